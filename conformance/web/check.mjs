@@ -64,6 +64,8 @@ const checks = {
     await go("");
     const tree = page.getByRole("navigation");
     await tree.getByText("readings").waitFor();
+    // A single server has no view of a cluster.
+    assert.deepEqual(await tree.locator(".home span:not(.mark)").allTextContents(), ["Server", "Queries", "Import"]);
     assert.deepEqual(await tree.locator("li .name").allTextContents(), ["notes", "readings", "warm"]);
     await tree.getByText("notes").click();
     await page.getByRole("heading", { name: "house.notes" }).waitFor();

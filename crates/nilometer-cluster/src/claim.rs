@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <path>/claims/<term>        created only if absent: the process that creates the next term may open the database
-//! <path>/heartbeats/<term>    overwritten by that process: a number, its address, its last write, each in a line;
+//! <path>/heartbeats/<term>    overwritten by that process: a number, its address, its last write, when its turn began, each in a line;
 //!                             "released" when it has closed the database
 //! ```
 //!
@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 use crate::engine::runtime;
 use crate::error::store_error;
 use crate::lock::lock;
+use crate::presence::now_ms;
 
 const CLAIMS: &str = "claims";
 const HEARTBEATS: &str = "heartbeats";
@@ -87,6 +88,10 @@ pub struct Look {
     pub writer: Option<String>,
     /// The last write of that process, in ms since 1970; 0 if unknown.
     pub last_write_ms: i64,
+    /// When the turn of that process began, in ms since 1970; 0 if unknown.
+    pub since_ms: i64,
+    /// The last term that was seen; 0 if there is none.
+    pub term: u64,
 }
 
 /// The time for which no other process takes over from this one, after its last heartbeat. A process that was paused finds
@@ -133,13 +138,23 @@ struct Seen {
     since: Instant,
 }
 
+/// What a heartbeat says.
+struct Heartbeat {
+    host: String,
+    last_write_ms: i64,
+    since_ms: i64,
+}
+
 impl Seen {
-    /// Returns the address and the last write in the heartbeat.
-    fn writer(&self) -> Option<(String, i64)> {
+    /// Returns what the heartbeat says; `None` if it is no heartbeat of a process that writes.
+    fn writer(&self) -> Option<Heartbeat> {
         let text = std::str::from_utf8(self.heartbeat.as_deref()?).ok()?;
         let mut lines = text.lines().skip(1);
-        let host = lines.next()?.to_owned();
-        Some((host, lines.next()?.parse().ok()?))
+        Some(Heartbeat {
+            host: lines.next()?.to_owned(),
+            last_write_ms: lines.next()?.parse().ok()?,
+            since_ms: lines.next()?.parse().ok()?,
+        })
     }
 }
 
@@ -201,11 +216,13 @@ impl Claimant {
         let claimed = looked.map_err(|error| store_error("look at the claims", &error))?;
         let heard = self.seen.as_ref();
         let heard = heard.filter(|seen| claimed.is_none() && seen.since.elapsed() < silence);
-        let (writer, last_write_ms) = heard.and_then(Seen::writer).unzip();
+        let said = heard.and_then(Seen::writer);
         Ok(Look {
             claimed: claimed.map(|term| (term, begun)),
-            writer: writer.filter(|host| !host.is_empty()),
-            last_write_ms: last_write_ms.unwrap_or(0),
+            last_write_ms: said.as_ref().map_or(0, |said| said.last_write_ms),
+            since_ms: said.as_ref().map_or(0, |said| said.since_ms),
+            writer: said.map(|said| said.host).filter(|host| !host.is_empty()),
+            term: self.seen.as_ref().map_or(0, |seen| seen.term),
         })
     }
 
@@ -218,7 +235,7 @@ impl Claimant {
         };
         let term = Arc::new(AtomicU64::new(term));
         let (of_claim, of_lease) = (Arc::clone(&term), lease.clone());
-        let (host, last_write_ms) = (self.host, self.last_write_ms);
+        let (host, last_write_ms, since_ms) = (self.host, self.last_write_ms, now_ms());
         let heartbeats = self.runtime.spawn(async move {
             for number in 0u64.. {
                 if let Ok(false) = objects.renew(&of_claim, &of_lease).await {
@@ -227,7 +244,7 @@ impl Claimant {
                 }
                 let (term, begun) = (of_claim.load(Ordering::Acquire), Instant::now());
                 let last_write_ms = last_write_ms.load(Ordering::Relaxed);
-                let contents = format!("{number}\n{host}\n{last_write_ms}\n");
+                let contents = format!("{number}\n{host}\n{last_write_ms}\n{since_ms}\n");
                 let beat = objects.beat(term, contents.into_bytes()).await;
                 // If it fails, the next one follows soon. One that comes too late says nothing.
                 if beat.is_ok() && of_lease.is_valid() {

@@ -44,6 +44,8 @@ pub struct MemberReport {
     pub is_passive: bool,
     /// The last write that it shows, in ms since 1970; 0 if it knows none.
     pub last_write_ms: i64,
+    /// When it began, in ms since 1970.
+    pub since_ms: i64,
 }
 
 impl MemberReport {
@@ -52,8 +54,9 @@ impl MemberReport {
             host,
             is_passive,
             last_write_ms,
+            since_ms,
         } = self;
-        format!("{number}\n{host}\n{is_passive}\n{last_write_ms}\n").into_bytes()
+        format!("{number}\n{host}\n{is_passive}\n{last_write_ms}\n{since_ms}\n").into_bytes()
     }
 
     fn decode(contents: &[u8]) -> Option<Self> {
@@ -62,6 +65,7 @@ impl MemberReport {
             host: lines.next()?.to_owned(),
             is_passive: lines.next()?.parse().ok()?,
             last_write_ms: lines.next()?.parse().ok()?,
+            since_ms: lines.next()?.parse().ok()?,
         })
     }
 }
@@ -222,7 +226,8 @@ impl MemberObjects {
     }
 }
 
-fn now_ms() -> i64 {
+/// Returns the time of the system's clock, in ms since 1970.
+pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
@@ -243,6 +248,7 @@ mod tests {
             host: host.to_owned(),
             is_passive: host.starts_with('p'),
             last_write_ms: 7,
+            since_ms: 5,
         };
         let begin = |host: &str| {
             Presence::begin(store.clone(), "garden", report(host), interval).expect("threads")

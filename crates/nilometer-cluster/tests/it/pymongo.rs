@@ -4,9 +4,9 @@
 //! is skipped, and says so; with `CI=true` in the environment that is a failure, as in conformance.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::clients::{PYTHON, installed};
 use crate::members::{is_primary, is_secondary, until};
 use crate::server::{Server, url};
 use crate::support::Scratch;
@@ -20,18 +20,10 @@ const STOPPED_AFTER: u32 = 35;
 
 #[test]
 fn a_pymongo_program_goes_on_when_the_writer_is_killed() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/pymongo");
-    let python = folder.join("target/venv/bin/python");
-    if !python.exists() {
-        let reason = format!(
-            "no {}: run cargo xtask conformance pymongo",
-            python.display()
-        );
-        let is_in_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true" || ci == "1");
-        assert!(!is_in_ci, "{reason}");
-        eprintln!("skipped: {reason}");
+    let Some(folder) = installed("pymongo", &[PYTHON]) else {
         return;
-    }
+    };
+    let python = folder.join(PYTHON);
     let directory = Scratch::new("pymongo");
     let url = url(directory.path());
     let first = Server::stand_by(&url);

@@ -16,7 +16,7 @@ mod reply;
 
 use std::sync::Arc;
 
-use nilometer::router::{Partition, PendingReply};
+use nilometer::router::{Partition, PendingReply, Tenure};
 use nilometer::{Error, ErrorCode, Request};
 use nilometer_bson::Document;
 
@@ -69,6 +69,10 @@ impl Partition for NodePartition {
 
     fn host(&self) -> String {
         self.nodes.directory.host(&self.name)
+    }
+
+    fn tenure(&self) -> Option<Tenure> {
+        self.nodes.directory.tenure(&self.name)
     }
 
     fn send(&self, request: Request) -> Box<dyn PendingReply> {

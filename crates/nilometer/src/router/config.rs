@@ -4,6 +4,7 @@ use nilometer_bson::{Document, DocumentBuilder, ObjectId, Timestamp, Value, Valu
 
 use super::Router;
 use super::placement::{Placement, Sharding};
+use super::report::{RouterReport, Tenure};
 use crate::catalog::Namespace;
 
 /// The version of the stored description that MongoDB 8.0 has.
@@ -25,7 +26,8 @@ impl Router {
                 doc! {"_id": "autosplit", "enabled": false},
             ],
             "mongos" => self.mongos(version),
-            "tags" | "changelog" => Vec::new(),
+            "tags" => Vec::new(),
+            "changelog" => self.changelog(),
             "version" => vec![doc! {
                 "_id": 1, "clusterId": Value::ObjectId(self.cluster_id()), "currentVersion": CONFIG_VERSION,
             }],
@@ -33,9 +35,21 @@ impl Router {
         })
     }
 
-    /// Describes a partition as a shard.
+    /// Describes a partition as a shard, with the turn of the process that writes it.
     pub(crate) fn shard(&self, partition: usize) -> Document {
-        doc! {"_id": self.name(partition), "host": self.host(partition), "state": 1}
+        let mut out = DocumentBuilder::new();
+        out.append("_id", self.name(partition));
+        out.append("host", self.host(partition));
+        out.append("state", 1);
+        if let Some(tenure) = self.tenure(partition) {
+            out.append("term", i64::try_from(tenure.term).unwrap_or(i64::MAX));
+            out.append("since", Value::DateTime(tenure.since_ms));
+        }
+        out.finish()
+    }
+
+    fn tenure(&self, partition: usize) -> Option<Tenure> {
+        self.partitions.get(partition)?.tenure()
     }
 
     fn cluster_id(&self) -> ObjectId {
@@ -47,13 +61,54 @@ impl Router {
     fn mongos(&self, version: &str) -> Vec<Document> {
         let coordinator = self.coordinator.as_ref();
         let routers = coordinator.map_or_else(Vec::new, |coordinator| coordinator.routers());
-        let describe = |(host, seen_ms): (String, i64)| {
+        let describe = |report: RouterReport| {
+            let up = report.seen_ms.saturating_sub(report.since_ms).max(0) / 1000;
             doc! {
-                "_id": host, "ping": Value::DateTime(seen_ms), "waiting": true,
-                "mongoVersion": version,
+                "_id": report.host, "created": Value::DateTime(report.since_ms),
+                "ping": Value::DateTime(report.seen_ms), "up": up, "waiting": true,
+                "mongoVersion": version, "noPartitions": report.only_routes,
             }
         };
         routers.into_iter().map(describe).collect()
+    }
+
+    /// What was assigned to other partitions, and which of them other processes took, by time.
+    fn changelog(&self) -> Vec<Document> {
+        let mut entries = Vec::new();
+        for (namespace, placement) in &*self.placements() {
+            let Some(sharding) = &placement.sharding else {
+                continue;
+            };
+            for range in sharding.moves() {
+                let mut details = DocumentBuilder::new();
+                details.append("min", sharding.key.shown(range.low));
+                details.append("max", sharding.key.shown(range.high));
+                // MongoDB moves a range from one shard.
+                if let (1, Some(from)) = (range.from.len(), range.from.first()) {
+                    details.append("from", self.name(*from));
+                }
+                details.append("to", self.name(range.to));
+                let of = sharding.key.namespace(namespace);
+                entries.push((range.at_ms, "moveChunk.commit", of, details.finish()));
+            }
+        }
+        let coordinator = self.coordinator.as_ref();
+        let moves = coordinator.map_or_else(Vec::new, |coordinator| coordinator.moves());
+        for moved in moves {
+            let term = i64::try_from(moved.tenure.term).unwrap_or(i64::MAX);
+            let details = doc! {"from": moved.from, "to": moved.to, "term": term};
+            let at_ms = moved.tenure.since_ms;
+            entries.push((at_ms, "partition.move", moved.partition, details));
+        }
+        entries.sort_by_key(|(at_ms, ..)| *at_ms);
+        let numbered = (0_i64..).zip(entries);
+        let describe = |(number, (at_ms, what, of, details))| {
+            doc! {
+                "_id": number, "time": Value::DateTime(at_ms), "what": what, "ns": of,
+                "details": details,
+            }
+        };
+        numbered.map(describe).collect()
     }
 
     fn databases(&self) -> Vec<Document> {
@@ -87,6 +142,7 @@ impl Router {
     }
 
     fn chunks(&self, placement: &Placement, sharding: &Sharding) -> Vec<Document> {
+        let histories = sharding.chunk_histories();
         let describe = |at: usize| {
             let chunk = sharding.chunks.get(at)?;
             let mut out = DocumentBuilder::new();
@@ -101,6 +157,16 @@ impl Router {
             out.append("max", sharding.key.shown(&sharding.max_of(at)));
             out.append("shard", self.name(chunk.partition));
             out.append("lastmod", version(sharding));
+            let known = histories.get(at).map_or(&[][..], Vec::as_slice);
+            if let Some((_, since_ms)) = known.last() {
+                out.append("onCurrentShardSince", timestamp(*since_ms));
+            }
+            // The latest first.
+            let history = known.iter().rev().map(|(partition, since_ms)| {
+                let since = timestamp(*since_ms);
+                Value::from(doc! {"validAfter": since, "shard": self.name(*partition)})
+            });
+            out.append("history", history.collect::<Vec<_>>());
             Some(out.finish())
         };
         (0..sharding.chunks.len()).filter_map(describe).collect()
@@ -121,6 +187,12 @@ fn collection(namespace: &Namespace, placement: &Placement, sharding: &Sharding)
 fn version(sharding: &Sharding) -> Value {
     let number = u64::try_from(sharding.version).unwrap_or(0);
     Value::Timestamp(Timestamp::from_u64(number << 32))
+}
+
+/// Returns the timestamp of a time in ms since 1970.
+fn timestamp(ms: i64) -> Value {
+    let seconds = u64::try_from(ms / 1000).unwrap_or(0);
+    Value::Timestamp(Timestamp::from_u64(seconds << 32))
 }
 
 fn uuid(placement: &Placement) -> ValueRef<'_> {

@@ -3,6 +3,7 @@
 //! ```text
 //! partition   the trait of a partition, requests and replies
 //! message     the form of requests to partitions in other processes
+//! report      what a router knows of the processes of the cluster
 //! versions    changes of placements when there are several routers
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
@@ -21,6 +22,7 @@ mod key_changes;
 mod message;
 mod partition;
 mod placement;
+mod report;
 mod shard_key;
 mod source;
 mod targets;
@@ -33,6 +35,7 @@ use nilometer_storage::Engine;
 
 pub use self::message::{PARTITION_FIELD, addressed, message_to};
 pub use self::partition::{Partition, PendingReply};
+pub use self::report::{PartitionMove, RouterReport, Tenure};
 pub use self::versions::Coordinator;
 
 pub(crate) use self::key_changes::{changes_key, narrowed};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 
+use super::report::Tenure;
 use super::versions::OPENING_FIELD;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request, RoutedRequest};
@@ -23,6 +24,11 @@ pub trait Partition: Send + Sync {
 
     /// Returns where it is reached, for clients that look.
     fn host(&self) -> String;
+
+    /// Returns since when the process there writes it; `None` if that never changes, or is not known.
+    fn tenure(&self) -> Option<Tenure> {
+        None
+    }
 
     /// Sends a command. Does not wait for the reply.
     fn send(&self, request: Request) -> Box<dyn PendingReply>;

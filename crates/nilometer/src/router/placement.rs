@@ -45,7 +45,7 @@ pub(crate) struct Sharding {
     /// By their lower bounds; each ends where the next begins.
     pub(crate) chunks: Vec<Chunk>,
     /// Ranges and the partitions that had them.
-    history: Vec<(KeyRange, usize)>,
+    history: Vec<HeldRange>,
     /// Partitions with documents that may have any key.
     anywhere: BTreeSet<usize>,
     /// True if the shard key was declared to be unique.
@@ -54,6 +54,25 @@ pub(crate) struct Sharding {
     pub(crate) version: i64,
     /// When a range was last assigned to another partition, in ms since 1970; 0 if never.
     moved_ms: i64,
+}
+
+/// A range and a partition that has or had it.
+#[derive(Clone, Debug)]
+struct HeldRange {
+    range: KeyRange,
+    partition: usize,
+    /// When the range was assigned to it, in ms since 1970; 0 if unknown.
+    since_ms: i64,
+}
+
+/// A range that was assigned to another partition.
+pub(crate) struct RangeMove<'s> {
+    pub(crate) low: &'s KeyBound,
+    pub(crate) high: &'s KeyBound,
+    /// The partitions that had it before.
+    pub(crate) from: BTreeSet<usize>,
+    pub(crate) to: usize,
+    pub(crate) at_ms: i64,
 }
 
 /// Time for which a driver may repeat a numbered write: a session that is not used for so long ends.
@@ -95,7 +114,12 @@ impl Placement {
             return sharding.owners(ranges.as_deref());
         }
         let mut found = sharding.anywhere.clone();
-        for (held, partition) in &sharding.history {
+        for HeldRange {
+            range: held,
+            partition,
+            ..
+        } in &sharding.history
+        {
             let may_hold = ranges.as_ref().is_none_or(|ranges| {
                 let meets = |range: &KeyRange| range.low <= held.high && held.low <= range.high;
                 ranges.iter().any(meets)
@@ -130,8 +154,8 @@ impl Placement {
         }
         let target = sharding.chunk_of(&key).partition;
         let history = sharding.history.iter();
-        let held = history.filter(|(range, _)| range.low <= key && key <= range.high);
-        let held = held.map(|(_, partition)| *partition);
+        let held = history.filter(|held| held.range.low <= key && key <= held.range.high);
+        let held = held.map(|held| held.partition);
         let others: BTreeSet<usize> = held.filter(|partition| *partition != target).collect();
         others.into_iter().collect()
     }
@@ -151,15 +175,25 @@ impl Placement {
 impl Sharding {
     /// Divides a collection by `key`. A collection with documents is one chunk in its primary; an empty one with a hashed
     /// first part has a chunk in each partition.
-    pub(crate) fn new(key: ShardKey, primary: usize, spread_over: Option<usize>) -> Self {
+    pub(crate) fn new(
+        key: ShardKey,
+        primary: usize,
+        spread_over: Option<usize>,
+        since_ms: i64,
+    ) -> Self {
         let (low, high) = key.whole();
+        let held = |range, partition| HeldRange {
+            range,
+            partition,
+            since_ms,
+        };
         let mut new = Self {
             key,
             chunks: vec![Chunk {
                 min: low.clone(),
                 partition: primary,
             }],
-            history: vec![(KeyRange { low, high }, primary)],
+            history: vec![held(KeyRange { low, high }, primary)],
             anywhere: BTreeSet::new(),
             is_unique: false,
             version: 1,
@@ -184,7 +218,7 @@ impl Sharding {
                     low: new.min_of(at),
                     high: new.max_of(at),
                 };
-                new.history.push((range, new.chunks[at].partition));
+                new.history.push(held(range, new.chunks[at].partition));
             }
         }
         new
@@ -278,11 +312,56 @@ impl Sharding {
                 chunk.partition = partition;
             }
         }
-        self.history.push((KeyRange { low, high }, partition));
+        self.history.push(HeldRange {
+            range: KeyRange { low, high },
+            partition,
+            since_ms: now_ms,
+        });
         self.moved_ms = now_ms;
         self.merge_chunks();
         self.version += 1;
         Ok(())
+    }
+
+    /// Returns for each chunk the partitions that had it and since when, in ms since 1970, the earliest first.
+    pub(crate) fn chunk_histories(&self) -> Vec<Vec<(usize, i64)>> {
+        let mut out = vec![Vec::new(); self.chunks.len()];
+        for held in &self.history {
+            let first = self.number_of(&held.range.low);
+            let end = self
+                .chunks
+                .partition_point(|chunk| chunk.min < held.range.high);
+            for chunk in out.get_mut(first..end).unwrap_or_default() {
+                chunk.push((held.partition, held.since_ms));
+            }
+        }
+        out
+    }
+
+    /// Returns the ranges that were assigned to another partition, the earliest first. Of an assignment of which the time is
+    /// not known nothing is returned.
+    pub(crate) fn moves(&self) -> Vec<RangeMove<'_>> {
+        let mut owners: Vec<Option<usize>> = vec![None; self.chunks.len()];
+        let mut out = Vec::new();
+        for held in &self.history {
+            let (low, high) = (&held.range.low, &held.range.high);
+            let end = self.chunks.partition_point(|chunk| chunk.min < *high);
+            let chunks = owners.get_mut(self.number_of(low)..end);
+            let mut from = BTreeSet::new();
+            for owner in chunks.unwrap_or_default() {
+                from.extend(owner.replace(held.partition));
+            }
+            if !from.is_empty() && held.since_ms > 0 {
+                out.push(RangeMove {
+                    low,
+                    high,
+                    from,
+                    to: held.partition,
+                    at_ms: held.since_ms,
+                });
+            }
+        }
+        out
     }
 
     /// Returns the bounds of the chunk that contains a key.
@@ -467,9 +546,10 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
             Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
         });
         out.append("chunks", chunks.collect::<Vec<_>>());
-        let history = sharding.history.iter().map(|(range, partition)| {
+        let history = sharding.history.iter().map(|held| {
             Value::from(doc! {
-                "min": values(&range.low), "max": values(&range.high), "shard": name(*partition),
+                "min": values(&held.range.low), "max": values(&held.range.high),
+                "shard": name(held.partition), "since": held.since_ms,
             })
         });
         out.append("history", history.collect::<Vec<_>>());
@@ -560,7 +640,12 @@ fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Re
             low: bound_of(entry.get("min"))?,
             high: bound_of(entry.get("max"))?,
         };
-        history.push((range, number_of(entry.get("shard"), partitions)?));
+        history.push(HeldRange {
+            range,
+            partition: number_of(entry.get("shard"), partitions)?,
+            // An entry of before there were times has none.
+            since_ms: entry.get("since").as_exact_i64().unwrap_or(0),
+        });
     }
     let anywhere = stored.get("anywhere").as_array().ok_or_else(damaged)?;
     let anywhere = anywhere.iter().map(|name| number_of(name, partitions));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, doc};
 
 use super::partition::{PendingReply, wait};
+use super::report::{PartitionMove, RouterReport};
 use super::{Placement, Router};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
@@ -50,8 +51,11 @@ pub trait Coordinator: Send + Sync {
     /// Returns what identifies the cluster.
     fn cluster_id(&self) -> ObjectId;
 
-    /// Returns the addresses of the routers of the cluster, and when each was seen last, in ms since 1970.
-    fn routers(&self) -> Vec<(String, i64)>;
+    /// Returns the routers of the cluster.
+    fn routers(&self) -> Vec<RouterReport>;
+
+    /// Returns the last moves of partitions between processes that this one has seen, the earliest first.
+    fn moves(&self) -> Vec<PartitionMove>;
 }
 
 /// Returns the error of a request that follows a placement which was replaced.

@@ -207,7 +207,43 @@ fn chunks_say_where_new_buckets_go_and_history_where_old_ones_are() {
     cluster.router = Cluster::open(&cluster.engine, &cluster.partitions);
     assert_eq!(cluster.router.counted("ts"), 24);
     let chunks = cluster.router.reply_on("config", doc! {"find": "chunks"});
-    assert_eq!(cluster.router.rest(chunks).len(), 4);
+    let chunks = cluster.router.rest(chunks);
+    assert_eq!(chunks.len(), 4);
+    let first = |document: &Document, name: &str| document.get(name).as_str().map(str::to_owned);
+    let shards: Vec<_> = chunks.iter().map(|chunk| first(chunk, "shard")).collect();
+    // The latest first.
+    let history = |chunk: &Document| {
+        let history = chunk.get("history").as_array().unwrap();
+        let turns = history.iter().filter_map(ValueRef::as_document);
+        let shards = turns.map(|turn| turn.get("shard").as_str().map(str::to_owned));
+        shards.collect::<Vec<_>>()
+    };
+    assert_eq!(history(&chunks[0]), [shards[0].clone()]);
+    assert_eq!(
+        history(&chunks[1]),
+        [Some("p0001".to_owned()), shards[0].clone()]
+    );
+    assert_eq!(
+        history(&chunks[2]),
+        [Some("p0002".to_owned()), shards[0].clone()]
+    );
+    let log = cluster
+        .router
+        .reply_on("config", doc! {"find": "changelog"});
+    let log = cluster.router.rest(log);
+    let moves: Vec<_> = log
+        .iter()
+        .map(|entry| {
+            assert_eq!(entry.get("what").as_str(), Some("moveChunk.commit"));
+            let details = entry.get("details").as_document().unwrap();
+            (
+                details.get("from").as_str().map(str::to_owned),
+                details.get("to").as_str(),
+            )
+        })
+        .collect();
+    let from = || shards[0].clone();
+    assert_eq!(moves, [(from(), Some("p0001")), (from(), Some("p0002"))]);
     cluster.router.run(insert(200));
     assert_eq!(cluster.router.counted("ts"), 36);
     cluster.router.run(doc! {"drop": "ts"});

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use nilometer::database::{HostedPartition, LocalPartition};
-use nilometer::router::{Coordinator, Partition, PendingReply};
+use nilometer::router::{
+    Coordinator, Partition, PartitionMove, PendingReply, RouterReport, Tenure,
+};
 use nilometer::services::Environment;
 use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
@@ -117,8 +119,27 @@ impl Coordinator for ToFirst {
         ObjectId([9; 12])
     }
 
-    fn routers(&self) -> Vec<(String, i64)> {
-        vec![("first:1".to_owned(), 5), ("second:2".to_owned(), 6)]
+    fn routers(&self) -> Vec<RouterReport> {
+        let report = |host: &str, seen_ms| RouterReport {
+            host: host.to_owned(),
+            since_ms: 1,
+            seen_ms,
+            only_routes: false,
+        };
+        vec![report("first:1", 5), report("second:2", 6)]
+    }
+
+    fn moves(&self) -> Vec<PartitionMove> {
+        let tenure = Tenure {
+            term: 7,
+            since_ms: 3_000,
+        };
+        vec![PartitionMove {
+            partition: "p1".into(),
+            from: "first:1".into(),
+            to: "second:2".into(),
+            tenure,
+        }]
     }
 
     fn catch_up(&self) -> nilometer::Result<()> {
@@ -258,6 +279,10 @@ fn a_router_without_the_catalog_sends_changes_to_the_one_that_has_it() {
         show(&reply.get("cursor").as_document().unwrap().to_document())
     };
     assert!(found("mongos").contains("second:2"), "{}", found("mongos"));
+    let log = found("changelog");
+    for text in ["partition.move", "p1", "first:1", "second:2"] {
+        assert!(log.contains(text), "{log}");
+    }
     assert!(
         found("version").contains("[9, 9, 9"),
         "{}",

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nilometer::Database;
+use nilometer::operation::{Clock, SystemClock};
 use nilometer::services::{Environment, MemberRole, OtherMember, ReplicaSet, StepDown};
 use nilometer_cluster::{
     Claim, ClaimIntervals, Claimant, Look, MemberReport, Presence, SlateEngine, SlateOptions,
@@ -144,6 +145,7 @@ impl Member {
             host: set.me().to_owned(),
             is_passive: options.is_passive,
             last_write_ms: 0,
+            since_ms: SystemClock::default().now_ms(),
         };
         let presence = options.url.presence(own, PRESENCE_INTERVAL);
         let presence = presence.map_err(|error| failure(&options.url, &error))?;

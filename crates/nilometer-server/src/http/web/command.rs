@@ -39,6 +39,7 @@ const READING: &[&str] = &[
     "explain",
     "find",
     "getParameter",
+    "hello",
     "listCollections",
     "listDatabases",
     "listIndexes",

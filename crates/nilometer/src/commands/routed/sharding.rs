@@ -246,7 +246,8 @@ fn shard_collection(
     let all: Vec<usize> = (0..router.count()).collect();
     rollups::spread(database, operation, &namespace, &all)?;
     let spread_over = is_empty.then(|| router.count());
-    let mut sharding = Sharding::new(key, placement.primary, spread_over);
+    let now_ms = context.operation.now_ms;
+    let mut sharding = Sharding::new(key, placement.primary, spread_over, now_ms);
     sharding.is_unique = is_unique;
     let divided = Placement {
         sharding: Some(sharding),

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nilometer::auth::MemberKey;
-use nilometer::router::{Coordinator, Partition, PendingReply};
+use nilometer::operation::{Clock, SystemClock};
+use nilometer::router::{
+    Coordinator, Partition, PartitionMove, PendingReply, RouterReport, Tenure,
+};
 use nilometer::services::Environment;
 use nilometer::{Database, Error, ErrorCode, Request};
 use nilometer_bson::{Document, ObjectId};
@@ -18,7 +21,7 @@ use tracing::{info, warn};
 
 use super::{NodeState, failed, failure, lock};
 use crate::cli::Failure;
-use crate::cluster::{CATALOG, NodePartition, Nodes, Place, Unit, run_here, send};
+use crate::cluster::{CATALOG, Directory, NodePartition, Nodes, Place, Unit, run_here, send};
 use crate::database_slot::{DatabaseSlot, NodeRequests};
 
 /// Interval at which a node looks for a newer catalog by itself: so long, users and views that were changed elsewhere may be old.
@@ -74,8 +77,12 @@ impl Coordinator for ToCatalog {
         self.0.cluster_id
     }
 
-    fn routers(&self) -> Vec<(String, i64)> {
+    fn routers(&self) -> Vec<RouterReport> {
         self.0.nodes.directory.nodes()
+    }
+
+    fn moves(&self) -> Vec<PartitionMove> {
+        self.0.nodes.directory.moves()
     }
 }
 
@@ -253,8 +260,8 @@ impl CatalogKeeper {
         }
     }
 
-    fn directory(&self, place: Place) {
-        self.catalog.nodes.directory.set(CATALOG, place);
+    fn directory(&self) -> &Directory {
+        &self.catalog.nodes.directory
     }
 
     /// Has the catalog until it is lost, or the node ends: then returns true.
@@ -266,10 +273,15 @@ impl CatalogKeeper {
             term,
             "This node has the catalog of the cluster"
         );
-        self.directory(Place::Here(Arc::new(CatalogUnit(slot.clone()))));
+        let tenure = Tenure {
+            term,
+            since_ms: SystemClock::default().now_ms(),
+        };
+        let place = Place::Here(Arc::new(CatalogUnit(slot.clone())));
+        self.directory().set(CATALOG, place, tenure);
         loop {
             if self.state.sleep(CHECK_INTERVAL) {
-                self.directory(Place::Unknown);
+                self.directory().forget(CATALOG);
                 let closed = slot.current().hand_over();
                 drop(engine);
                 if let Err(problem) = closed {
@@ -281,7 +293,7 @@ impl CatalogKeeper {
                 return true;
             }
             if engine.is_fenced() || claim.is_lost() {
-                self.directory(Place::Unknown);
+                self.directory().forget(CATALOG);
                 drop(claim);
                 info!(
                     c = "SHARDING",
@@ -327,10 +339,11 @@ impl CatalogKeeper {
                 continue;
             };
             let Some(turn) = look.claimed else {
-                let writer = look
-                    .writer
-                    .filter(|host| host != self.catalog.nodes.directory.me());
-                self.directory(writer.map_or(Place::Unknown, Place::At));
+                let directory = self.directory();
+                match super::writer_elsewhere(&look, directory.me()) {
+                    Some((place, tenure)) => directory.set(CATALOG, place, tenure),
+                    None => directory.forget(CATALOG),
+                }
                 continue;
             };
             let claim = claimant.take()?.begin(turn);

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer::database::HostedPartition;
+use nilometer::operation::{Clock, SystemClock};
+use nilometer::router::Tenure;
 use nilometer::{Database, ErrorCode};
 use nilometer_cluster::{Claim, ClaimIntervals, SlateEngine, SlateOptions, StorageUrl};
 use tracing::{info, warn};
@@ -68,8 +70,9 @@ impl Keeper {
         }
     }
 
-    fn directory(&self, place: Place) {
-        self.state.nodes.directory.set(&self.name, place);
+    /// Notes that this node does not have the partition.
+    fn forget(&self) {
+        self.state.nodes.directory.forget(&self.name);
     }
 
     /// Waits for the turn of this node; `None` if the node ends before.
@@ -91,8 +94,13 @@ impl Keeper {
                     return Some(claimant?.begin(turn));
                 }
                 let me = self.state.nodes.directory.me();
-                let writer = look.writer.filter(|host| host != me);
-                self.directory(writer.map_or(Place::Unknown, Place::At));
+                match super::writer_elsewhere(&look, me) {
+                    Some((place, tenure)) => {
+                        let directory = &self.state.nodes.directory;
+                        directory.set(&self.name, place, tenure);
+                    }
+                    None => self.forget(),
+                }
             }
             if self.state.sleep(ClaimIntervals::default().look) {
                 return None;
@@ -141,11 +149,17 @@ impl Keeper {
             term,
             "This node has a partition"
         );
-        self.directory(Place::Here(own.hosted.clone()));
+        let tenure = Tenure {
+            term,
+            since_ms: SystemClock::default().now_ms(),
+        };
+        let place = Place::Here(own.hosted.clone());
+        let directory = &self.state.nodes.directory;
+        directory.set(&self.name, place, tenure);
         loop {
             let is_ending = self.state.sleep(CHECK_INTERVAL);
             if own.engine.is_fenced() || own.claim.is_lost() {
-                self.directory(Place::Unknown);
+                self.forget();
                 own.hosted.database().end_cursors();
                 info!(
                     c = "SHARDING",
@@ -156,7 +170,7 @@ impl Keeper {
                 return;
             }
             if own.has_ended.load(Ordering::Acquire) {
-                self.directory(Place::Unknown);
+                self.forget();
                 warn!(
                     c = "SHARDING",
                     id = 22_613,
@@ -167,7 +181,7 @@ impl Keeper {
             }
             let (is_mine, since) = self.state.is_assigned(&self.name);
             if is_ending || (!is_mine && since >= SETTLED_AFTER) {
-                self.directory(Place::Unknown);
+                self.forget();
                 info!(
                     c = "SHARDING",
                     id = 22_614,

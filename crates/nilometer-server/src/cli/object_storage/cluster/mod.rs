@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 
 use nilometer::operation::{Clock, SystemClock};
 use nilometer::parameters::Parameters;
+use nilometer::router::{RouterReport, Tenure};
 use nilometer::services::{Environment, HostFacts, IdSource, LogRing};
-use nilometer_cluster::{MemberReport, Presence, SlateOptions, StorageUrl};
+use nilometer_cluster::{Look, MemberReport, Presence, SlateOptions, StorageUrl};
 
 use self::catalog::{Catalog, CatalogKeeper};
 use self::keeper::Keeper;
 use crate::cli::Failure;
 use crate::cli::storage::ClusterOptions;
-use crate::cluster::{Directory, NodeSecurity, Nodes, Pool};
+use crate::cluster::{Directory, NodeSecurity, Nodes, Place, Pool};
 use crate::database_slot::DatabaseSlot;
 use crate::tls::ClientTls;
 
@@ -73,6 +74,8 @@ struct NodeState {
     names: Vec<String>,
     /// False for a node that only routes.
     owns: bool,
+    /// When the node began, in ms since 1970.
+    since_ms: i64,
     presence: Mutex<Option<Presence>>,
     seen: Mutex<SeenNodes>,
     is_ending: Mutex<bool>,
@@ -124,12 +127,22 @@ impl NodeState {
     /// True if this node is to have a partition, and for how long that has been so at least.
     fn is_assigned(&self, partition: &str) -> (bool, Duration) {
         let me = self.nodes.directory.me();
-        let mut routers = vec![(me.to_owned(), SystemClock::default().now_ms())];
+        let mut routers = vec![RouterReport {
+            host: me.to_owned(),
+            since_ms: self.since_ms,
+            seen_ms: SystemClock::default().now_ms(),
+            only_routes: !self.owns,
+        }];
         let mut hosts = BTreeSet::from([me.to_owned()]);
         let others = lock(&self.presence);
         let others = others.as_ref().map_or_else(Vec::new, Presence::others);
         for seen in others {
-            routers.push((seen.report.host.clone(), seen.seen_ms));
+            routers.push(RouterReport {
+                host: seen.report.host.clone(),
+                since_ms: seen.report.since_ms,
+                seen_ms: seen.seen_ms,
+                only_routes: seen.report.is_passive,
+            });
             if !seen.report.is_passive {
                 hosts.insert(seen.report.host);
             }
@@ -149,6 +162,16 @@ impl NodeState {
         let is_mine = assigned.get(partition).is_some_and(|node| *node == me);
         (is_mine, seen.since.elapsed())
     }
+}
+
+/// Returns the process that writes a unit, if it is another one, and its turn.
+fn writer_elsewhere(look: &Look, me: &str) -> Option<(Place, Tenure)> {
+    let host = look.writer.clone().filter(|host| host != me)?;
+    let tenure = Tenure {
+        term: look.term,
+        since_ms: look.since_ms,
+    };
+    Some((Place::At(host), tenure))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -194,10 +217,12 @@ impl Node {
         let Some((slot, own)) = opened else {
             return Ok(None);
         };
+        let since_ms = SystemClock::default().now_ms();
         let report = MemberReport {
             host: me.clone(),
             is_passive: !cluster.owns,
             last_write_ms: 0,
+            since_ms,
         };
         let presence = url
             .presence(report, PRESENCE_INTERVAL)
@@ -210,6 +235,7 @@ impl Node {
             parts,
             names: names.clone(),
             owns: cluster.owns,
+            since_ms,
             presence: Mutex::new(Some(presence)),
             seen: Mutex::new(SeenNodes {
                 hosts: BTreeSet::new(),

@@ -3,9 +3,11 @@
 //   #/                     the server
 //   #/queries              queries by time
 //   #/import               import of a file, live demo data
+//   #/cluster              the cluster, if the server is a node of one
 //   #/c/DB/COLLECTION/TAB  a collection: query, buckets, about and other tabs
 
 import { batch, call, command, onLoginNeeded } from "./api.js";
+import { clusterView, isCluster } from "./cluster_view.js";
 import { collectionView } from "./collection_view.js";
 import { empty, failure, field, h, notice } from "./dom.js";
 import { importView } from "./import_view.js";
@@ -22,6 +24,7 @@ const FILTER_FROM = 12;
 const VIEWS = [
   { path: "", mark: "◷", title: "Server", open: serverView },
   { path: "queries", mark: "⌕", title: "Queries", open: () => topQueriesView(address) },
+  { path: "cluster", mark: "⬡", title: "Cluster", open: clusterView, isThere: () => session?.isCluster },
   { path: "import", mark: "⇥", title: "Import", open: () => importView(address) },
 ];
 
@@ -63,10 +66,15 @@ function place() {
   return kind === "c" && db && name ? { db, name, tab } : null;
 }
 
+/** Returns the views that this server has. */
+function views() {
+  return VIEWS.filter(({ isThere }) => isThere?.() ?? true);
+}
+
 /** Returns the view of the address if it is none of a collection. */
 function otherView() {
   const path = location.hash.replace(/^#\//, "");
-  return VIEWS.find((one) => one.path === path) ?? VIEWS[0];
+  return views().find((one) => one.path === path) ?? VIEWS[0];
 }
 
 async function open() {
@@ -157,7 +165,7 @@ function drawTree(found) {
     lists.replaceChildren(...groups.filter(Boolean));
     markTree();
   };
-  const parts = VIEWS.map(({ path, mark, title }) =>
+  const parts = views().map(({ path, mark, title }) =>
     h("a", { class: "home", href: `#/${path}`, "data-ns": path }, h("span", { class: "mark", "aria-hidden": "true" }, mark), h("span", null, title)),
   );
   if (count >= FILTER_FROM) {
@@ -267,6 +275,7 @@ async function begin() {
   tree.hidden = false;
   menu.hidden = false;
   sampler.want(true);
+  session.isCluster = await isCluster().catch(() => false);
   await refreshTree();
   clearInterval(leave.timer);
   leave.timer = setInterval(() => document.hidden || refreshTree(), LIST_EVERY_MS);
