@@ -50,7 +50,9 @@ const checks = {
 
   distributions_are_shown() {
     for (const name of ["soil", "gardeners"]) {
-      shows(shell[name].getShardDistribution(), "p0001", "p0004");
+      const told = shell[name].getShardDistribution();
+      shows(told, "p0001", "p0004");
+      if (JSON.stringify(told).match(/NaN|null/)) throw new Error(`no number: ${JSON.stringify(told)}`);
       const stats = shell[name].stats();
       equal([stats.sharded, Object.keys(stats.shards).length], [true, 4]);
     }
@@ -71,6 +73,23 @@ const checks = {
     equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 1 }, "p0009")), 70);
     const chunks = db.getSiblingDB("config").chunks.find({ shard: "p0003" }).toArray();
     shows(chunks, '"k":100');
+  },
+
+  indexes_of_shard_keys_stay() {
+    equal(shell.fresh.createIndex({ x: 1 }), "x_1");
+    const created = shell.runCommand({ createIndexes: "fresher", indexes: [{ key: { x: 1 }, name: "x_1" }] });
+    equal(created.createdCollectionAutomatically, true);
+    const again = shell.runCommand({ createIndexes: "fresher", indexes: [{ key: { y: 1 }, name: "y_1" }] });
+    equal(again.createdCollectionAutomatically, false);
+    equal(codeOf(() => shell.ranges.dropIndex("k_1")), 20);
+    equal(codeOf(() => shell.ranges.dropIndex({ k: 1 })), 20);
+    shell.ranges.createIndexes([{ k: 1, x: 1 }, { y: 1 }]);
+    equal(shell.ranges.dropIndex("k_1").ok, 1);
+    equal(codeOf(() => shell.ranges.dropIndex("k_1_x_1")), 20);
+    equal(shell.ranges.dropIndexes().ok, 1);
+    equal(shell.ranges.getIndexes().map((index) => index.name).sort(), ["_id_", "k_1_x_1"]);
+    // That of a hashed key may go, as in MongoDB.
+    equal(shell.soil.dropIndex("bed.id_hashed").ok, 1);
   },
 
   what_is_not_there_is_refused() {

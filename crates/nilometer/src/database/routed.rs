@@ -395,13 +395,38 @@ impl RoutedCollections {
             let batch = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
             let documents = batch.iter().flat_map(|batch| batch.iter());
             for document in documents.filter_map(ValueRef::as_document) {
-                let mut named = DocumentBuilder::extending(document.to_document());
+                let mut named = DocumentBuilder::extending(with_bucket_counts(document));
                 named.append("shard", self.router.name(partition));
                 out.push(named.finish());
             }
         }
         Ok(out)
     }
+}
+
+/// Returns what `$collStats` says of a collection in one partition, with the number and the mean size of the buckets of a time
+/// series as those of documents: `getShardDistribution()` of mongosh computes with these.
+fn with_bucket_counts(document: DocRef<'_>) -> Document {
+    let storage = document.get("storageStats").as_document();
+    let series = storage.and_then(|storage| storage.get("timeseries").as_document());
+    let (Some(storage), Some(series)) = (storage, series) else {
+        return document.to_document();
+    };
+    let mut counted = DocumentBuilder::extending(storage.to_document());
+    for (name, of) in [("count", "bucketCount"), ("avgObjSize", "avgBucketSize")] {
+        if storage.get(name).is_missing() {
+            counted.append(name, series.get(of).as_exact_i64().unwrap_or(0));
+        }
+    }
+    let counted = counted.finish();
+    let mut out = DocumentBuilder::new();
+    for field in document {
+        match field.name() {
+            "storageStats" => out.append("storageStats", counted.clone()),
+            _ => out.append_element(field),
+        };
+    }
+    out.finish()
 }
 
 /// A database of this process as a partition of a router: for tests, and for programs that embed several.

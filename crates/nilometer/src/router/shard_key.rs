@@ -77,6 +77,11 @@ impl ShardKey {
         self.is_timeseries
     }
 
+    /// True if a part of the key is hashed.
+    pub(crate) fn is_hashed(&self) -> bool {
+        self.parts.iter().any(|part| part.is_hashed)
+    }
+
     /// True if an index with this key begins with the shard key.
     pub(crate) fn is_prefix_of(&self, index: DocRef<'_>) -> bool {
         let mut fields = index.iter();
@@ -94,8 +99,7 @@ impl ShardKey {
 
     /// True if a unique index with this key is unique in the whole collection, because equal keys are in one partition.
     pub(crate) fn allows_unique(&self, index: DocRef<'_>) -> bool {
-        let is_hashed = self.parts.iter().any(|part| part.is_hashed);
-        !self.is_timeseries && !is_hashed && self.is_prefix_of(index)
+        !self.is_timeseries && !self.is_hashed() && self.is_prefix_of(index)
     }
 
     /// Returns a filter of documents with keys from `low` to `high`, without `high` unless it is the end of all keys.

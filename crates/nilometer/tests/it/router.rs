@@ -630,6 +630,16 @@ fn stages_that_describe_a_collection_have_a_document_of_each_partition() {
     );
     let is_described = |document: &Document| !document.get("storageStats").is_missing();
     assert!(found.iter().all(is_described), "{found:?}");
+    // What mongosh's getShardDistribution() adds up.
+    for document in &found {
+        let storage = document.get("storageStats").as_document().unwrap();
+        for name in ["count", "size", "avgObjSize"] {
+            assert!(
+                storage.get(name).as_exact_i64() > Some(0),
+                "{name}: {document:?}"
+            );
+        }
+    }
     let indexes = stage("$indexStats");
     assert!(indexes.len() >= 3, "{indexes:?}");
     let pipeline = array![doc! {"$shardedDataDistribution": doc! {}}];
@@ -651,6 +661,70 @@ fn stages_that_describe_a_collection_have_a_document_of_each_partition() {
     assert!(show(&map).contains("p0002"), "{}", show(&map));
     let balancer = cluster.admin(doc! {"balancerStatus": 1});
     assert_eq!(balancer.get("mode").as_str(), Some("off"));
+}
+
+#[test]
+fn indexes_are_made_with_their_collection_and_those_of_shard_keys_stay() {
+    let mut cluster = Cluster::new(3);
+    let make = |name: &str, keys: &[&str]| {
+        let indexes = keys.iter().map(|key| {
+            let mut of = nilometer_bson::DocumentBuilder::new();
+            of.append(key, 1);
+            Value::from(doc! {"key": of.finish(), "name": *key})
+        });
+        doc! {"createIndexes": name, "indexes": indexes.collect::<Vec<_>>()}
+    };
+    for (key, is_new) in [("a", true), ("b", false)] {
+        let reply = cluster.router.run(make("fresh", &[key]));
+        let created = reply.get("createdCollectionAutomatically");
+        let is_right = matches!(created, ValueRef::Bool(created) if created == is_new);
+        assert!(is_right, "{}", show(&reply));
+    }
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1, "t": 1}});
+    cluster.admin(doc! {"shardCollection": "test.c", "key": doc! {"k": 1}});
+    cluster.admin(doc! {"shardCollection": "test.h", "key": doc! {"k": "hashed"}});
+    let drop = |name: &str, index: Value| doc! {"dropIndexes": name, "index": index};
+    let dropped = |cluster: &mut Cluster, command: Document| {
+        let reply = cluster.router.reply(command);
+        reply.get("code").as_exact_i64().unwrap_or(0)
+    };
+    for (name, index, code) in [
+        ("c", "k_1".into(), 20),
+        ("c", Value::from(doc! {"k": 1.0}), 20),
+        ("c", array!["k_1"], 20),
+        ("c", "absent".into(), 27),
+        ("ts", "m.host_1_t_1".into(), 20),
+        ("h", "k_hashed".into(), 0),
+    ] {
+        let text = format!("{name} {index:?}");
+        assert_eq!(dropped(&mut cluster, drop(name, index)), code, "{text}");
+    }
+    cluster.router.run(make("c", &["x", "y"]));
+    let longer = array![doc! {"key": doc! {"k": 1, "x": 1}, "name": "kx"}];
+    cluster
+        .router
+        .run(doc! {"createIndexes": "c", "indexes": longer});
+    // Both at once would leave none.
+    let both = drop("c", array!["k_1", "kx"]);
+    assert_eq!(dropped(&mut cluster, both), 20);
+    let named = |cluster: &mut Cluster| {
+        let reply = cluster.router.run(doc! {"listIndexes": "c"});
+        let mut names: Vec<String> = cluster
+            .router
+            .rest(reply)
+            .iter()
+            .map(|index| index.get("name").as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    cluster.router.run(drop("c", "*".into()));
+    assert_eq!(named(&mut cluster), ["_id_", "k_1"]);
+    cluster.router.run(doc! {"createIndexes": "c", "indexes": array![doc! {"key": doc! {"k": 1, "x": 1}, "name": "kx"}]});
+    assert_eq!(dropped(&mut cluster, drop("c", "k_1".into())), 0);
+    assert_eq!(dropped(&mut cluster, drop("c", "kx".into())), 20);
+    assert_eq!(named(&mut cluster), ["_id_", "kx"]);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //! A new collection is in the router's catalog first, which checks its options; an index is made in the partitions first,
 //! which know the documents; a collection is dropped there first. A command that failed half-way is repeated.
 
+use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::insert::placed;
-use super::{forwarded, is_true, number, rollups, router_of, writable};
+use super::{first_batch, forwarded, is_true, number, ordinary, rollups, router_of, writable};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
@@ -88,10 +89,93 @@ pub(super) fn create_indexes(
             ));
         }
     }
+    let is_new = database.catalog().get(&namespace).is_none();
     placed(database, &context.operation, router, &namespace)?;
     let _changes = router.lock_changes();
     in_partitions(database, context, request, &namespace)?;
-    (context.spec.handler)(database, context, request)
+    let reply = (context.spec.handler)(database, context, request)?;
+    match is_new {
+        true => Ok(as_created(&reply)),
+        false => Ok(reply),
+    }
+}
+
+/// Returns the reply of `createIndexes` for a collection that it has created.
+fn as_created(reply: &Document) -> Document {
+    const CREATED: &str = "createdCollectionAutomatically";
+    let mut out = DocumentBuilder::new();
+    for field in reply
+        .iter()
+        .filter(|field| ![CREATED, "note"].contains(&field.name()))
+    {
+        out.append_element(field);
+    }
+    out.append(CREATED, true);
+    out.finish()
+}
+
+/// `dropIndexes`: of those that serve a ranged shard key, one stays. That of a hashed key may be dropped, as in MongoDB.
+pub(super) fn drop_indexes(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let namespace = named(context, request)?;
+    let placement = router.placement(&namespace);
+    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+    let Some(sharding) = sharding.filter(|sharding| !sharding.key.is_hashed()) else {
+        return change(database, context, request);
+    };
+    let list = doc! {"listIndexes": namespace.collection.as_str()};
+    let indexes = first_batch(&database.call(&namespace.database, list)?);
+    let serving = |index: &&Document| {
+        let is_hidden = is_true(index.get("hidden"));
+        !is_hidden && ordinary::supports(index.as_ref(), &sharding.key, false)
+    };
+    let which = request.body.get("index");
+    if which.as_str() != Some("*") {
+        let is_doomed = |index: &Document| match which {
+            ValueRef::Array(names) => names.iter().any(|name| is_named(index, name)),
+            which => is_named(index, which),
+        };
+        let mut all = indexes.iter().filter(serving).peekable();
+        if all.peek().is_some() && all.all(is_doomed) {
+            return Err(Error::new(
+                ErrorCode::IllegalOperation,
+                format!("{namespace}: the only index that serves the shard key cannot be dropped"),
+            ));
+        }
+        return change(database, context, request);
+    }
+    let fields = |index: &&Document| index.get("key").as_document().map(|key| key.iter().count());
+    let kept = indexes.iter().filter(serving).min_by_key(fields);
+    let kept = kept.map_or(ValueRef::Missing, |kept| kept.get("name"));
+    let names = indexes.iter().map(|index| index.get("name"));
+    let names = names.filter(|name| ![Some("_id_"), kept.as_str()].contains(&name.as_str()));
+    let names: Vec<Value> = names.map(|name| name.to_value()).collect();
+    let mut body = DocumentBuilder::new();
+    for field in request.body.iter() {
+        match field.name() {
+            "index" => body.append("index", names.clone()),
+            _ => body.append_element(field),
+        };
+    }
+    let reply = change(database, context, &Request::new(body.finish()))?;
+    let mut shown = DocumentBuilder::extending(reply);
+    shown.append(
+        "msg",
+        "non-_id indexes but that of the shard key dropped for collection",
+    );
+    Ok(shown.finish())
+}
+
+/// True if a value names an index as it is listed, or is its key.
+fn is_named(index: &Document, by: ValueRef<'_>) -> bool {
+    match by {
+        ValueRef::Document(_) => compare(index.get("key"), by).is_eq(),
+        name => name.as_str().is_some() && name.as_str() == index.get("name").as_str(),
+    }
 }
 
 pub(super) fn drop_collection(

@@ -93,7 +93,7 @@ pub(super) fn handler_of(spec: &'static CommandSpec, is_view: bool) -> Result<Ha
 fn own_handler_of(name: &str) -> Option<Handler> {
     Some(match name {
         "bulkWrite" => bulk::run,
-        "collMod" | "dropIndexes" => ddl::change,
+        "collMod" => ddl::change,
         "collStats" => stats::collection,
         "create" => ddl::create,
         "createIndexes" => ddl::create_indexes,
@@ -101,6 +101,7 @@ fn own_handler_of(name: &str) -> Option<Handler> {
         "delete" => change::delete,
         "drop" => ddl::drop_collection,
         "dropDatabase" => ddl::drop_database,
+        "dropIndexes" => ddl::drop_indexes,
         "explain" => explain::run,
         "findAndModify" => find_and_modify::run,
         "insert" => insert::run,
