@@ -9,6 +9,7 @@ import {
   Timestamp,
 } from "mongodb";
 
+import { has } from "./parts.mjs";
 import { tour } from "./tour.mjs";
 
 const URI = process.env.NILOMETER_URI;
@@ -53,9 +54,11 @@ async function defineIndexes() {
   assert.equal(await codeOf(() => indexed.createIndex({ d: 1 }, { name: "other" })), 85);
   assert.equal(await indexed.createIndex({ c: "text" }), "c_text");
   await indexed.insertOne({ _id: 200, b: 200, c: "running cats" });
-  const score = { $meta: "textScore" };
-  const texts = indexed.find({ $text: { $search: "run" } }).project({ _id: 1, score }).sort({ score });
-  assert.deepEqual(await texts.toArray(), [{ _id: 200, score: 0.75 }]);
+  if (has("text_search")) {
+    const score = { $meta: "textScore" };
+    const texts = indexed.find({ $text: { $search: "run" } }).project({ _id: 1, score }).sort({ score });
+    assert.deepEqual(await texts.toArray(), [{ _id: 200, score: 0.75 }]);
+  }
   await indexed.dropIndex("a_1_b_-1");
   assert.equal(await codeOf(() => indexed.dropIndex("absent")), 27);
   assert.equal(await indexed.indexExists("d_1"), true);
@@ -63,9 +66,11 @@ async function defineIndexes() {
   assert.equal((await indexed.listIndexes().toArray()).length, 1);
   await indexed.drop();
   assert.equal(await readings.createIndex({ value: 1 }), "value_1");
-  const buckets = await db.collection("system.buckets.readings").indexes();
-  const found = buckets.find((index) => index.name === "value_1");
-  assert.deepEqual(found.key, { "control.min.value": 1, "control.max.value": 1 });
+  if (has("buckets")) {
+    const buckets = await db.collection("system.buckets.readings").indexes();
+    const found = buckets.find((index) => index.name === "value_1");
+    assert.deepEqual(found.key, { "control.min.value": 1, "control.max.value": 1 });
+  }
   await readings.dropIndex("value_1");
 }
 
@@ -106,6 +111,11 @@ async function followALog() {
   const log = await db.createCollection("log", { capped: true, size: 4096, max: 3 });
   await log.insertMany(range(0, 5).map((_id) => ({ _id })));
   assert.equal(await log.isCapped(), true);
+  assert.deepEqual((await log.find().toArray()).map((d) => d._id), [2, 3, 4]);
+  if (!has("tailable_cursors")) {
+    await log.drop();
+    return;
+  }
   const cursor = log.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 5000 });
   const next = async () => (await cursor.next())._id;
   assert.deepEqual([await next(), await next(), await next()], [2, 3, 4]);
@@ -125,7 +135,8 @@ async function clustered() {
   assert.deepEqual((await orders.find().toArray()).map((d) => d._id), [1, 2, 3]);
   assert.equal((await orders.indexes())[0].clustered, true);
   const plan = await orders.find({ _id: { $gt: 1 } }).explain();
-  assert.equal(plan.queryPlanner.winningPlan.stage, "CLUSTERED_IXSCAN");
+  // A router has the plans of its partitions in it.
+  assert.match(JSON.stringify(plan.queryPlanner.winningPlan), /"CLUSTERED_IXSCAN"/);
   await orders.drop();
 }
 
@@ -248,6 +259,7 @@ const checks = {
   },
 
   async read_buckets() {
+    if (!has("buckets")) return;
     const buckets = await db.collection("system.buckets.readings").find().toArray();
     assert.ok(buckets.length >= SENSORS, `${buckets.length} buckets`);
     const series = [...new Set(buckets.map((b) => b.meta))].sort();

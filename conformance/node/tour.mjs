@@ -5,6 +5,7 @@
 // result given here. Run by check.mjs; xtask/src/conformance/checks.rs lists the names of the checks.
 
 import assert from "node:assert/strict";
+import { has } from "./parts.mjs";
 
 const START = Date.UTC(2024, 0, 1);
 const MINUTE = 60_000;
@@ -175,7 +176,7 @@ export const tour = (db) => ({
   async tour_geo(air) {
     await air.createIndex({ "room.place": "2dsphere" });
     const near = { near: HALL.place, key: "room.place", distanceField: "d", minDistance: 1000, spherical: true };
-    equal(await ids(air.aggregate([{ $geoNear: near }])), [1, 3, 5, 7]);
+    if (has("geo_near")) equal(await ids(air.aggregate([{ $geoNear: near }])), [1, 3, 5, 7]);
     const square = [[[0.005, -1], [1, -1], [1, 1], [0.005, 1], [0.005, -1]]];
     equal(await ids(air.find({ "room.place": { $geoWithin: { $geometry: { type: "Polygon", coordinates: square } } } })), [1, 3, 5, 7]);
     equal(await codeOf(() => air.find({ "room.place": { $geoWithin: { $geometry: HALL.place } } }).toArray()), 2);
@@ -205,7 +206,9 @@ export const tour = (db) => ({
     equal(await cursor.hasNext().catch(() => false), false);
     // A time series is read through a view; an ordinary collection would have to be capped.
     const expected = air.collectionName === "series" ? 168 : 2;
-    equal(await codeOf(() => db.command({ find: air.collectionName, tailable: true })), expected);
+    if (expected === 168 || has("tailable_cursors")) {
+      equal(await codeOf(() => db.command({ find: air.collectionName, tailable: true })), expected);
+    }
   },
 
   async tour_end(air) {

@@ -15,6 +15,7 @@ import logins
 import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
+from parts import has
 from pymongo import (
     ASCENDING, DESCENDING, CursorType, IndexModel, InsertOne, MongoClient, errors, monitoring,
 )
@@ -184,6 +185,8 @@ def list_collections_and_databases():
 
 
 def read_buckets():
+    if not has("buckets"):
+        return
     buckets = list(db["system.buckets.readings"].find())
     assert len(buckets) >= SENSORS, f"{len(buckets)} buckets"
     equal(sorted({b["meta"] for b in buckets}), [f"s{i}" for i in range(SENSORS)])
@@ -219,7 +222,8 @@ def ordinary_collection():
     plain.drop()
     follow_collations()
     define_indexes()
-    search_texts()
+    if has("text_search"):
+        search_texts()
     rename()
     validators()
     follow_a_log()
@@ -246,8 +250,9 @@ def define_indexes():
     indexed.drop()
     # On a time series: the user's keys on one side, the buckets' on the other.
     equal(readings.create_index([("value", DESCENDING)]), "value_-1")
-    buckets = db["system.buckets.readings"].index_information()
-    equal(buckets["value_-1"]["key"], [("control.max.value", -1), ("control.min.value", -1)])
+    if has("buckets"):
+        buckets = db["system.buckets.readings"].index_information()
+        equal(buckets["value_-1"]["key"], [("control.max.value", -1), ("control.min.value", -1)])
     equal(readings.index_information()["value_-1"]["key"], [("value", -1)])
     equal(code_of(lambda: readings.create_index("value", unique=True)), 72)
     readings.drop_index("value_-1")
@@ -318,6 +323,10 @@ def follow_a_log():
     log = db.create_collection("log", capped=True, size=4096, max=3)
     log.insert_many([{"_id": i} for i in range(5)])
     equal(log.options()["capped"], True)
+    equal([d["_id"] for d in log.find()], [2, 3, 4])
+    if not has("tailable_cursors"):
+        log.drop()
+        return
     cursor = log.find(cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(100)
     equal([d["_id"] for d in cursor], [2, 3, 4])
     log.insert_one({"_id": 5})
@@ -338,7 +347,8 @@ def clustered():
     equal([d["_id"] for d in orders.find()], [1, 2, 3])
     equal(orders.index_information()["by id"]["clustered"], True)
     plan = orders.find({"_id": {"$gt": 1}}).explain()["queryPlanner"]["winningPlan"]
-    equal(plan["stage"], "CLUSTERED_IXSCAN")
+    # A router has the plans of its partitions in it.
+    assert "CLUSTERED_IXSCAN" in str(plan), plan
     orders.drop()
 
 

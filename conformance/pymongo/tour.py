@@ -9,6 +9,7 @@ are listed in xtask/src/conformance/checks.rs.
 import datetime as dt
 import os
 
+from parts import has
 from pymongo import MongoClient, errors
 from pymongo.collation import Collation
 
@@ -198,7 +199,8 @@ def tour_out_and_merge(air):
     equal(list(copy.find().sort("_id")), DOCUMENTS)
     copy.drop()
     means.drop()
-    equal(code_of(lambda: air.aggregate([{"$merge": {"into": "x", "on": "temp"}}])), 51183)
+    # A mongos has a code of its own.
+    assert code_of(lambda: air.aggregate([{"$merge": {"into": "x", "on": "temp"}}])) in (51183, 51190)
 
 
 def tour_collation(air):
@@ -220,8 +222,9 @@ def tour_geo(air):
     area = {"$geometry": {"type": "Polygon", "coordinates": [square]}}
     equal(ids(air.find({"room.place": {"$geoIntersects": area}})), [0, 2, 4, 6])
     near = {"near": {"type": "Point", "coordinates": [0, 0]}, "key": "room.place", "distanceField": "d", "maxDistance": 2000}
-    found = air.aggregate([{"$geoNear": near}, {"$group": {"_id": {"$round": "$d"}, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}])
-    equal(list(found), [{"_id": 0.0, "n": 4}, {"_id": 1113.0, "n": 4}])
+    if has("geo_near"):
+        found = air.aggregate([{"$geoNear": near}, {"$group": {"_id": {"$round": "$d"}, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}])
+        equal(list(found), [{"_id": 0.0, "n": 4}, {"_id": 1113.0, "n": 4}])
     equal(code_of(lambda: list(air.find({"room.place": {"$geoWithin": {"$geometry": near["near"]}}}))), 2)
 
 
@@ -255,7 +258,8 @@ def tour_cursors(air):
         assert cursor.alive and cursor.cursor_id
     # A time series is read through a view; an ordinary collection would have to be capped.
     expected = 168 if air.name == "series" else 2
-    equal(code_of(lambda: db.command("find", air.name, tailable=True)), expected)
+    if expected == 168 or has("tailable_cursors"):
+        equal(code_of(lambda: db.command("find", air.name, tailable=True)), expected)
 
 
 def tour_end(air):

@@ -13,6 +13,7 @@ mod contract;
 mod copy;
 mod damage;
 mod database;
+mod drivers;
 mod dropped;
 mod faults;
 mod faulty;

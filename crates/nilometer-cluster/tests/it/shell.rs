@@ -64,7 +64,7 @@ fn mongosh_on_three_nodes() {
         until_owned(server, &[&first, &second, &third]);
     }
     let shown = best_of_two(&folder, home.path(), second.port, "cluster.js");
-    passed(&shown, &CHECKS, &[]);
+    passed(&shown, &CHECKS);
     let shown = best_of_two(&folder, home.path(), third.port, "tour.js");
     let done = shown.lines().filter(|line| line.starts_with("ok "));
     assert!(done.count() >= TOUR_CHECKS_MIN, "{shown}");
