@@ -125,6 +125,9 @@ const checks = {
     shell.soil.aggregate([mean, { $merge: { into: "gardeners", whenNotMatched: "discard" } }]);
     equal(shell.gardeners.countDocuments({ mean: { $exists: true } }), 20);
     equal(codeOf(() => shell.soil.aggregate([{ $out: "gardeners" }])), 28769);
+    // By default documents are identified by the shard key and _id.
+    shell.ranges.aggregate([{ $match: { k: { $exists: true } } }, { $set: { merged: true } }, { $merge: "ranges" }]);
+    equal(shell.ranges.countDocuments({ merged: true }), 3);
   },
 };
 

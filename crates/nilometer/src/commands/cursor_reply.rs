@@ -165,6 +165,10 @@ pub(crate) fn settings(
         } else {
             Arc::clone(&services.plans)
         },
+        is_merge_identified: operation
+            .routed
+            .as_ref()
+            .is_some_and(|routed| routed.merge_now_ms.is_some()),
         threads: query_threads(database),
     }
 }

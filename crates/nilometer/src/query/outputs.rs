@@ -44,8 +44,13 @@ pub trait Outputs: Send + Sync {
 
 /// A collection in other databases that `$merge` writes.
 pub trait DistantMerge: Send {
-    /// Fails if documents cannot be identified by these fields: see [`MergeTarget::has_unique_index_on`].
-    fn check_identity(&self, fields: &[FieldPath], collation: &Collation) -> Result<()>;
+    /// Returns the fields that identify documents: those of the stage, if it names them. Fails if these do not identify any: see
+    /// [`MergeTarget::has_unique_index_on`].
+    fn identity(
+        &self,
+        named: Option<&[FieldPath]>,
+        collation: &Collation,
+    ) -> Result<Arc<[FieldPath]>>;
 
     /// Writes documents as one batch: what one of them cannot be written for is reported when the others are.
     fn write(

@@ -440,6 +440,58 @@ fn which_collections_and_keys_can_be_sharded() {
     assert!(show(&cluster.router.run(arrays)).contains("61"));
 }
 
+/// By default documents are identified by the shard key and `_id`.
+#[test]
+fn merge_by_the_shard_key_and_the_id() {
+    for key in [doc! {"k": 1}, doc! {"k": "hashed"}, doc! {"k": 1, "_id": 1}] {
+        let mut pair = Sharded::new(key);
+        let list = |from: i32| -> Vec<Value> {
+            let one = |at: i32| doc! {"_id": at, "k": at % 10, "v": at}.into();
+            (from..from + 40).map(one).collect()
+        };
+        pair.both(&doc! {"insert": "from", "documents": list(0)});
+        pair.both(&doc! {"insert": "c", "documents": list(20)});
+        let add = array![doc! {"$set": doc! {"v": doc! {"$add": array!["$v", "$$new.v"]}}}];
+        for spec in [
+            "c".into(),
+            Value::from(doc! {"into": "c", "whenMatched": "replace", "whenNotMatched": "discard"}),
+            doc! {"into": "c", "whenMatched": add}.into(),
+            doc! {"into": "c", "whenMatched": "keepExisting"}.into(),
+        ] {
+            let pipeline = array![
+                doc! {"$set": doc! {"v": doc! {"$multiply": array!["$v", 3]}}},
+                doc! {"$merge": spec},
+            ];
+            let command = doc! {"aggregate": "from", "pipeline": pipeline, "cursor": doc! {}};
+            pair.both(&command);
+            let all = doc! {"find": "c", "sort": doc! {"_id": 1}};
+            let (expected, found) = (pair.single.all(all.clone()), pair.cluster.router.all(all));
+            assert_eq!(shown(&found), shown(&expected), "{}", show(&command));
+        }
+        // Of one `_id` and another key, a document is another one: in one partition the `_id` is taken.
+        let router = &mut pair.cluster.router;
+        let merge = |document: Document| {
+            let pipeline = array![doc! {"$documents": array![document]}, doc! {"$merge": "c"}];
+            doc! {"aggregate": 1, "pipeline": pipeline, "cursor": doc! {}}
+        };
+        let codes: Vec<i64> = (0..10)
+            .map(|k| router.code(merge(doc! {"_id": 25, "k": k, "v": -1})))
+            .collect();
+        let count = doc! {"count": "c", "query": doc! {"_id": 25}};
+        let count = router.run(count).get("n").as_exact_i64().unwrap();
+        let taken = codes.iter().filter(|code| **code == 11_000).count();
+        let written = codes.iter().filter(|code| **code == 0).count();
+        assert_eq!(taken + written, 10, "{codes:?}");
+        assert_eq!(count, i64::try_from(written).unwrap(), "{codes:?}");
+        // A document without the key identifies none.
+        assert_eq!(router.code(merge(doc! {"_id": 26, "v": 0})), 51_132);
+        // One without `_id` is a new one.
+        assert_eq!(router.code(merge(doc! {"k": 5, "v": 77})), 0);
+        let found = router.all(doc! {"find": "c", "filter": doc! {"v": 77}});
+        assert_eq!(found.len(), 1);
+    }
+}
+
 #[test]
 fn merge_into_a_sharded_collection() {
     for key in [doc! {"_id": "hashed"}, doc! {"k": 1}] {
@@ -496,7 +548,7 @@ fn merge_into_a_sharded_collection() {
         };
         if !by_id {
             let router = &mut pair.cluster.router;
-            assert_eq!(router.code(merge(doc! {"into": "c"})), 51_190);
+            assert_eq!(router.code(merge(doc! {"into": "c", "on": "_id"})), 51_190);
             let other = array![doc! {"$set": doc! {"k": 5}}];
             let spec = doc! {"into": "c", "on": on, "whenMatched": other};
             assert_eq!(router.code(merge(spec)), 115);

@@ -22,6 +22,7 @@ use crate::database::collections::StoredCollections;
 use crate::database::routed::RoutedCollections;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::Collation;
+use crate::eval::expression::parse_path;
 use crate::modify::WriteTarget;
 use crate::operation::{DocumentSequence, OperationContext, Request, RoutedRequest};
 use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
@@ -363,13 +364,33 @@ impl RoutedMerge {
 }
 
 impl DistantMerge for RoutedMerge {
-    fn check_identity(&self, fields: &[FieldPath], collation: &Collation) -> Result<()> {
+    fn identity(
+        &self,
+        named: Option<&[FieldPath]>,
+        collation: &Collation,
+    ) -> Result<Arc<[FieldPath]>> {
         let own = self.own.merge_into(&self.target)?;
         let placement = self.router.placement(&self.target);
         let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
-        let has_key = sharding.is_none_or(|sharding| names_key(&sharding.key, fields));
-        match has_key && own.has_unique_index_on(fields, collation)? {
-            true => Ok(()),
+        let id = [parse_path("_id")?];
+        let (fields, unique, has_key) = match (named, sharding) {
+            (Some(named), sharding) => {
+                let has_key = sharding.is_none_or(|sharding| names_key(&sharding.key, named));
+                (named.to_vec(), named, has_key)
+            }
+            (None, None) => (id.to_vec(), &id[..], true),
+            // Documents of one key are in one partition, in which no two have the same `_id`.
+            (None, Some(sharding)) => {
+                let key = sharding.key.parts().iter().map(|part| part.path.clone());
+                let mut fields: Vec<FieldPath> = key.collect();
+                if !fields.contains(&id[0]) {
+                    fields.extend_from_slice(&id);
+                }
+                (fields, &id[..], true)
+            }
+        };
+        match has_key && own.has_unique_index_on(unique, collation)? {
+            true => Ok(fields.into()),
             false => Err(Error::location(
                 location::MERGE_ON_NOT_UNIQUE_ON_ROUTER,
                 "Cannot find index to verify that join fields will be unique",

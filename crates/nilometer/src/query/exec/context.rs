@@ -41,6 +41,8 @@ pub struct ExecSettings {
     pub spill: Option<Arc<Path>>,
     /// The best index of known query shapes.
     pub plans: Arc<PlanCache>,
+    /// A router has checked that `on` of a `$merge` identifies documents.
+    pub is_merge_identified: bool,
     /// Threads that share the work; none if the query runs on one.
     pub threads: Option<QueryThreads>,
 }

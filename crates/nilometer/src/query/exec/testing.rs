@@ -402,6 +402,7 @@ pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings
         ids: Arc::default(),
         limits,
         memory: Arc::default(),
+        is_merge_identified: false,
         spill: None,
         threads: None,
     }

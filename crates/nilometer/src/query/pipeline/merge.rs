@@ -3,7 +3,7 @@
 //! | option | meaning | default |
 //! |---|---|---|
 //! | `into` | the collection | |
-//! | `on` | the fields that identify a document; they need a unique index | `_id` |
+//! | `on` | the fields that identify a document; they need a unique index | `_id`, and the shard key of the collection |
 //! | `whenMatched` | the action for an existing document | `merge` |
 //! | `let` | variables for the pipeline of `whenMatched` | |
 //! | `whenNotMatched` | the action for a new document | `insert` |
@@ -26,8 +26,10 @@ use crate::write::update::Update;
 pub struct MergeStage {
     /// The collection to write.
     pub target: OutputTarget,
-    /// The fields that identify a document.
+    /// The fields that identify a document; `_id` if the stage names none.
     pub on: Arc<[FieldPath]>,
+    /// True if the stage names them.
+    pub names_on: bool,
     /// The action for an existing document.
     pub matched: WhenMatched,
     /// The action for a new document.
@@ -67,6 +69,21 @@ impl MergeStage {
     /// Returns the stage as written.
     pub fn to_document(&self) -> Document {
         doc! {"$merge": self.source.clone()}
+    }
+
+    /// Returns the stage with these fields as `on`, if it names none.
+    pub fn identified_by(&self, on: &[FieldPath]) -> Document {
+        if self.names_on {
+            return self.to_document();
+        }
+        let mut out = DocumentBuilder::new();
+        match &self.source {
+            Value::Document(spec) => out.append_all(spec.as_ref()),
+            into => out.append("into", into.clone()),
+        };
+        let on = on.iter().map(|path| Value::from(path.as_str()));
+        out.append("on", on.collect::<Vec<_>>());
+        doc! {"$merge": out.finish()}
     }
 }
 
@@ -130,6 +147,7 @@ pub(super) fn parse(
     check_modes(&matched, options.not_matched)?;
     out.push(Stage::Merge(Arc::new(MergeStage {
         target,
+        names_on: options.on.is_some(),
         on: match options.on {
             Some(on) => on.into(),
             None => [parse_path("_id")?].into(),

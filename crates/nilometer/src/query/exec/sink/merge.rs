@@ -60,7 +60,9 @@ impl Merge {
         }
         let writer = outputs.merge_into(&target)?;
         let collation = Collation::from(builder.settings.plan.collator.clone());
-        if !writer.has_unique_index_on(&stage.on, &collation)? {
+        // A router knows more: `_id` and a shard key are unique without an index on both.
+        let is_identified = builder.settings.is_merge_identified;
+        if !is_identified && !writer.has_unique_index_on(&stage.on, &collation)? {
             return Err(Error::location(
                 location::MERGE_ON_NOT_UNIQUE,
                 "Cannot find index to verify that join fields will be unique",

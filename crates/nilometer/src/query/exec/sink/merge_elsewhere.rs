@@ -33,7 +33,8 @@ impl MergeElsewhere {
     ) -> Result<Self> {
         let settings = &builder.settings.plan;
         let collation = Collation::from(settings.collator.clone());
-        writer.check_identity(&stage.on, &collation)?;
+        let named = stage.names_on.then_some(&*stage.on);
+        let on = writer.identity(named, &collation)?;
         let mut variables = DocumentBuilder::new();
         for (name, value) in stage.outer.iter().zip(&*settings.variables) {
             variables.append_ref(name, value.as_ref());
@@ -42,8 +43,8 @@ impl MergeElsewhere {
             input: Some(input),
             stage: DistantMergeStage {
                 database: builder.database.clone(),
-                stage: stage.to_document(),
-                on: stage.on.clone(),
+                stage: stage.identified_by(&on),
+                on,
                 inserts: stage.not_matched == WhenNotMatched::Insert,
                 variables: variables.finish(),
                 collation: collation.to_document(),
