@@ -36,6 +36,7 @@ mod rollup_definitions;
 mod rollup_stored;
 mod rollups;
 mod router;
+mod router_network;
 mod router_ordinary;
 mod router_outputs;
 mod router_rollups;

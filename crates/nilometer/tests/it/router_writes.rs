@@ -157,7 +157,7 @@ fn update(random: &mut Random, id: i32) -> Value {
     }
 }
 
-fn with(mut document: Document, name: &str, value: impl Into<Value>) -> Document {
+pub(crate) fn with(mut document: Document, name: &str, value: impl Into<Value>) -> Document {
     let mut out = DocumentBuilder::extending(std::mem::take(&mut document));
     out.append(name, value.into());
     out.finish()
