@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use nilometer_storage::{
-    DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Result, Snapshot, WriteBatch, copy_into_directory,
+    DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId,
+    KeyspaceStatistics, NewKeyspace, Result, Snapshot, WriteBatch, copy_into_directory,
 };
 use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
@@ -323,16 +323,14 @@ fn cached_targets() -> BlockCachePolicy {
 }
 
 impl Engine for SlateEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        self.core.add_keyspace(|next_id| Keyspace {
-            id: KeyspaceId(next_id),
-            name: name.to_owned(),
-            options,
-        })
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
+        self.core
+            .add_keyspaces(|next_id| Keyspace::with_ids_from(next_id, new))
     }
 
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
-        self.core.add_keyspace(|_| keyspace.clone()).map(drop)
+        let keyspaces = |_| vec![keyspace.clone()];
+        self.core.add_keyspaces(keyspaces).map(drop)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {

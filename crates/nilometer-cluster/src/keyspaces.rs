@@ -183,25 +183,35 @@ async fn initialize(db: &Db, path: &str, purpose: Purpose) -> Result<()> {
 }
 
 impl Core {
-    /// Creates the keyspace that `make` returns for the next id. It is durable when this returns.
-    pub(crate) fn add_keyspace(&self, make: impl FnOnce(u64) -> Keyspace) -> Result<KeyspaceId> {
+    /// Creates the keyspaces that `make` returns for the next id. They are durable when this returns.
+    pub(crate) fn add_keyspaces(
+        &self,
+        make: impl FnOnce(u64) -> Vec<Keyspace>,
+    ) -> Result<Vec<KeyspaceId>> {
         self.check_open()?;
         let mut order = lock(&self.order);
-        let keyspace = make(order.next_id);
+        let new = make(order.next_id);
         let known = order.keyspaces.values().map(|known| &known.keyspace);
-        keyspace.check_new(order.next_id, known)?;
-        let id = keyspace.id;
+        Keyspace::check_all_new(&new, order.next_id, known)?;
+        let ids = new.iter().map(|keyspace| keyspace.id).collect::<Vec<_>>();
+        let Some(last) = ids.last() else {
+            return Ok(ids);
+        };
+        let next_id = last.0 + 1;
         let mut batch = WriteBatch::new();
-        batch.put(layout::record_key(id), layout::encode_record(&keyspace));
-        batch.put(layout::next_key(), (id.0 + 1).to_be_bytes());
+        batch.put(layout::next_key(), next_id.to_be_bytes());
         let mut keyspaces = KeyspaceMap::clone(&order.keyspaces);
-        keyspaces.insert(id, KnownKeyspace::new(keyspace));
-        self.retained.add(id);
+        for keyspace in new {
+            let id = keyspace.id;
+            batch.put(layout::record_key(id), layout::encode_record(&keyspace));
+            keyspaces.insert(id, KnownKeyspace::new(keyspace));
+            self.retained.add(id);
+        }
         let turn = self.write_keyspaces(&mut order, batch, keyspaces)?;
-        order.next_id = id.0 + 1;
+        order.next_id = next_id;
         drop(order);
         self.finish(turn)?;
-        Ok(id)
+        Ok(ids)
     }
 
     /// Removes the mark of an unfinished copy. The removal is durable when this returns.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use nilometer_storage::{
     Bytes, Direction, DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId,
-    KeyspaceOptions, KeyspaceStatistics, Result, Scan, Snapshot, WriteBatch, copy_into_directory,
+    KeyspaceStatistics, NewKeyspace, Result, Scan, Snapshot, WriteBatch, copy_into_directory,
 };
 use object_store::ObjectStore;
 use slatedb::config::DbReaderOptions;
@@ -276,7 +276,7 @@ fn read_only<T>() -> Result<T> {
 }
 
 impl Engine for SlateView {
-    fn create_keyspace(&self, _: &str, _: KeyspaceOptions) -> Result<KeyspaceId> {
+    fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         read_only()
     }
 

@@ -8,6 +8,7 @@
 //! `kill -9` and power loss. With [`Durability::Buffered`] the batch survives `kill -9`, because the operating system
 //! has the bytes, and power loss after a later sync, which runs within 100 ms.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ pub struct KeyspaceOptions {
     /// The keyspace whose long keys are stored in this one. Engines without long keys store the option and ignore it.
     pub long_keys_of: Option<KeyspaceId>,
 }
+
+/// The name and the options of a keyspace to create.
+pub type NewKeyspace<'a> = (&'a str, KeyspaceOptions);
 
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,22 +196,40 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Fails if the id may have been in use, or if one of `others` has the name. For engines.
-    pub fn check_new<'k>(
-        &self,
+    /// Returns the keyspaces to create, with ids from `next_id` on. For engines.
+    pub fn with_ids_from(next_id: u64, new: &[NewKeyspace<'_>]) -> Vec<Self> {
+        let numbered = (next_id..).zip(new);
+        let keyspaces = numbered.map(|(id, (name, options))| Self {
+            id: KeyspaceId(id),
+            name: (*name).to_owned(),
+            options: *options,
+        });
+        keyspaces.collect()
+    }
+
+    /// Fails if an id may have been in use, or if two of `keyspaces` and `others` have one name. For engines.
+    pub fn check_all_new<'k>(
+        keyspaces: &'k [Self],
         next_id: u64,
-        mut others: impl Iterator<Item = &'k Keyspace>,
+        others: impl Iterator<Item = &'k Self>,
     ) -> Result<()> {
-        if others.any(|other| other.name == self.name) {
-            return Err(Error::KeyspaceExists {
-                name: self.name.clone(),
-            });
-        }
-        if self.id.0 < next_id {
-            return Err(Error::UsedKeyspace {
-                id: self.id.0,
-                next: next_id,
-            });
+        let mut names = others
+            .map(|other| other.name.as_str())
+            .collect::<HashSet<_>>();
+        let mut next = next_id;
+        for keyspace in keyspaces {
+            if !names.insert(&keyspace.name) {
+                return Err(Error::KeyspaceExists {
+                    name: keyspace.name.clone(),
+                });
+            }
+            if keyspace.id.0 < next {
+                return Err(Error::UsedKeyspace {
+                    id: keyspace.id.0,
+                    next,
+                });
+            }
+            next = keyspace.id.0 + 1;
         }
         Ok(())
     }
@@ -269,8 +291,13 @@ pub struct DiskWaits {
 
 /// An ordered, durable store of bytes. See the module head for the guarantees.
 pub trait Engine: Send + Sync {
+    /// Creates keyspaces with new names, all or none, also across a crash. They are durable when this returns.
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>>;
     /// Creates a keyspace with a new name. It is durable when this returns.
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId>;
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+        let created = self.create_keyspaces(&[(name, options)])?;
+        Ok(*created.first().expect("an id for each new keyspace"))
+    }
     /// Creates a keyspace that has the id, name and options of one in another engine, from which its entries are copied.
     /// The id must be above those of all keyspaces that this engine ever had.
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {

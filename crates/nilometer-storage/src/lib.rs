@@ -26,7 +26,8 @@ mod transfer;
 pub use bytes::Bytes;
 pub use engine::{
     Direction, DiskWait, DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId,
-    KeyspaceOptions, KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch, seek,
+    KeyspaceOptions, KeyspaceStatistics, NewKeyspace, Operation, Scan, ScanEntries, Snapshot,
+    WriteBatch, seek,
 };
 pub use error::{Error, Result};
 pub use long_keys::LongKeyEngine;

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
+    NewKeyspace, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
@@ -49,19 +49,24 @@ struct MemoryState {
 }
 
 impl MemoryState {
-    /// Adds a keyspace with an id that was never in use.
-    fn add(&mut self, keyspace: Keyspace) -> Result<KeyspaceId> {
-        keyspace.check_new(self.next_id, self.keyspaces.values().map(|s| &s.keyspace))?;
-        let id = keyspace.id;
-        self.next_id = id.0 + 1;
-        let space = MemoryKeyspace {
-            keyspace,
-            entries: RwLock::default(),
-            bytes: AtomicU64::new(0),
-            changed: AtomicU64::new(0),
-        };
-        Arc::make_mut(&mut self.keyspaces).insert(id, Arc::new(space));
-        Ok(id)
+    /// Adds keyspaces with ids that were never in use.
+    fn add(&mut self, keyspaces: Vec<Keyspace>) -> Result<Vec<KeyspaceId>> {
+        let known = self.keyspaces.values().map(|space| &space.keyspace);
+        Keyspace::check_all_new(&keyspaces, self.next_id, known)?;
+        let mut ids = Vec::new();
+        for keyspace in keyspaces {
+            let id = keyspace.id;
+            self.next_id = id.0 + 1;
+            let space = MemoryKeyspace {
+                keyspace,
+                entries: RwLock::default(),
+                bytes: AtomicU64::new(0),
+                changed: AtomicU64::new(0),
+            };
+            Arc::make_mut(&mut self.keyspaces).insert(id, Arc::new(space));
+            ids.push(id);
+        }
+        Ok(ids)
     }
 }
 
@@ -219,18 +224,14 @@ fn visible_at(versions: &Versions, version: u64) -> Option<Bytes> {
 }
 
 impl Engine for MemoryEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         let mut state = self.state()?;
-        let keyspace = Keyspace {
-            id: KeyspaceId(state.next_id),
-            name: name.to_owned(),
-            options,
-        };
-        state.add(keyspace)
+        let keyspaces = Keyspace::with_ids_from(state.next_id, new);
+        state.add(keyspaces)
     }
 
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
-        self.state()?.add(keyspace.clone()).map(drop)
+        self.state()?.add(vec![keyspace.clone()]).map(drop)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {
@@ -455,6 +456,7 @@ impl Iterator for MemoryScan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::KeyspaceOptions;
 
     fn put(engine: &MemoryEngine, id: KeyspaceId, key: &[u8], value: &[u8]) {
         let mut batch = WriteBatch::new();

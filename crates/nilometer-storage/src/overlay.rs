@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
+    NewKeyspace, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -98,7 +98,7 @@ impl OverlayEngine {
 }
 
 impl Engine for OverlayEngine {
-    fn create_keyspace(&self, _: &str, _: KeyspaceOptions) -> Result<KeyspaceId> {
+    fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         Self::unsupported("creating a keyspace over a snapshot")
     }
 
@@ -341,6 +341,7 @@ impl Iterator for OverlayScan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::KeyspaceOptions;
     use crate::memory::MemoryEngine;
     use crate::testing::random::Random;
 

@@ -615,7 +615,7 @@ fn a_directory_of_a_newer_version_is_refused_untouched() {
     assert_eq!(server.wait().code(), Some(0));
     let format = std::fs::read_to_string(path.join("FORMAT")).expect("a format");
     for (other, told) in [
-        (format.replace(" 1\n", " 99\n"), "99"),
+        (format.replace(" 3\n", " 99\n"), "99"),
         ("something else\n".to_owned(), text),
         (String::new(), text),
     ] {

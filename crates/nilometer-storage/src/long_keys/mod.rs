@@ -25,8 +25,8 @@ use self::walk::LongKeyWalk;
 use crate::bytes::Bytes;
 use crate::engine::{
     Direction, DiskWaits, Durability, Engine, EngineStatistics, KEY_BYTES_MAX, Keyspace,
-    KeyspaceId, KeyspaceOptions, KeyspaceStatistics, LONG_KEY_BYTES_MAX, Operation, Scan,
-    ScanEntries, Snapshot, WriteBatch,
+    KeyspaceId, KeyspaceOptions, KeyspaceStatistics, LONG_KEY_BYTES_MAX, NewKeyspace, Operation,
+    Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
@@ -181,8 +181,8 @@ impl LongKeyEngine {
 }
 
 impl Engine for LongKeyEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        self.inner.create_keyspace(name, options)
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
+        self.inner.create_keyspaces(new)
     }
 
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {

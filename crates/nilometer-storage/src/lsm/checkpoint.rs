@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! block creating and dropping of keyspaces; pin the log
-//! each tree: hold its version lock; link current, the manifest it names, tables/*, blobs/*; unlock
+//! each tree that was ever flushed: hold its version lock; link current, the manifest it names, tables/*, blobs/*; unlock
 //! begin a new segment; link all sealed ones and list them; copy the list of trees
 //! sync, and write FORMAT last: without it the copy is not a database
 //! ```
@@ -50,8 +50,11 @@ impl Core {
         let list = lock(&self.list);
         let pinned = LogPin::new(self);
         create(&trees_path(target))?;
-        for tree in self.trees().values() {
-            link_tree(tree, &tree_path(&trees_path(target), tree.keyspace.id.0))?;
+        for (id, tree) in self.trees().iter() {
+            // The copy needs no files of an unflushed tree.
+            if !list.unflushed.contains(id) {
+                link_tree(tree, &tree_path(&trees_path(target), id.0))?;
+            }
         }
         sync(&trees_path(target))?;
         let log = log_path(target);

@@ -3,8 +3,8 @@
 //! # Locks, in the order they are taken
 //!
 //! ```text
-//! list      creating and dropping keyspaces, checkpoints
 //! flushing  (per tree) one flush at a time           compacting  (per tree) one merge at a time
+//! list      creating and dropping keyspaces, the first flush of one, checkpoints
 //! log       numbering and writing batches            [Log::lock]
 //! apply     inserting batches into memtables, rotating memtables
 //! read_sequences, trees, queues                      held for a few instructions, never across I/O

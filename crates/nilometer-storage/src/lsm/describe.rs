@@ -68,7 +68,12 @@ fn list(folder: &Path) -> Result<Vec<String>> {
             } => ", short-lived entries",
             _ => "",
         };
-        lines.push(format!("  {} {}{apart}", keyspace.id.0, keyspace.name));
+        let unflushed = match list.unflushed.contains(&keyspace.id) {
+            true => ", unflushed",
+            false => "",
+        };
+        let (id, name) = (keyspace.id.0, &keyspace.name);
+        lines.push(format!("  {id} {name}{apart}{unflushed}"));
     }
     Ok(lines)
 }

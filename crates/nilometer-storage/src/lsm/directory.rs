@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! LOCK          a file lock, held while any reader or writer of the directory lives
-//! FORMAT        "nilometer storage format 1", or 2 since it has a companion for long keys; written first, and last by a
-//!               checkpoint
+//! FORMAT        "nilometer storage format 3"; written first, and last by a checkpoint. 1 if no flag 4 or 8 was ever in the
+//!               list of keyspaces, 2 if 4 was
 //! TREES         the list of keyspaces, see tree_list.rs
 //! wal/          the log and the list of its files, see log/mod.rs
 //! backup/       links to files, while a backup reads them, see backup.rs
-//! trees/<id>/   the tables of one keyspace
+//! trees/<id>/   the tables of one keyspace; see first_flush.rs for others
 //! ```
 //!
 //! The directory is created for its owner alone (0700, files 0600). One that exists keeps its permissions. Files of tables
@@ -19,17 +19,24 @@
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 use crate::file_system::{create_private_directory, private_file, sync_directory};
 use crate::lock::lock;
 
-/// Version of everything in the directory.
+/// Version of a directory that any build reads.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
 /// Version of a directory with long keys, which builds that know version 1 alone refuse.
 pub(crate) const LONG_KEY_FORMAT_VERSION: u32 = 2;
+
+/// Version of a directory with keyspaces of which no flush has begun, which builds that know the versions before it refuse.
+pub(crate) const UNFLUSHED_FORMAT_VERSION: u32 = 3;
+
+/// The newest version.
+pub(crate) const FORMAT_VERSION_MAX: u32 = UNFLUSHED_FORMAT_VERSION;
 
 const FORMAT_PREFIX: &str = "nilometer storage format ";
 
@@ -44,6 +51,7 @@ pub(super) const BACKUP_FOLDER: &str = "backup";
 pub(crate) struct Directory {
     path: PathBuf,
     lock: Mutex<Option<DirectoryLock>>,
+    format_version: AtomicU32,
 }
 
 /// Keeps the directory locked while it lives. Each tree has one, because a scan may outlive the engine and would delete
@@ -74,13 +82,18 @@ impl Directory {
         }
         let lock = lock_directory(&path)?;
         // Check again under the lock: the directory may have changed before it.
-        if read_format(&path)?.is_none() {
-            refuse_foreign(&path)?;
-            write_format(&path, FORMAT_VERSION)?;
-        }
+        let version = match read_format(&path)? {
+            Some(version) => version,
+            None => {
+                refuse_foreign(&path)?;
+                write_format(&path, FORMAT_VERSION_MAX)?;
+                FORMAT_VERSION_MAX
+            }
+        };
         let directory = Self {
             path,
             lock: Mutex::new(Some(Arc::new(lock))),
+            format_version: AtomicU32::new(version),
         };
         for sub in [directory.log(), directory.trees()] {
             create_private_directory(&sub).map_err(|source| Error::io("create", &sub, source))?;
@@ -90,12 +103,14 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Locks a directory whose files are being restored. It has no `FORMAT` yet.
-    pub(crate) fn of_restore(path: &Path) -> Result<Self> {
-        Ok(Self {
-            path: path.to_path_buf(),
-            lock: Mutex::new(Some(Arc::new(lock_directory(path)?))),
-        })
+    /// Marks the directory with a version of the format, unless it has that or a newer one. The caller holds the list of
+    /// keyspaces.
+    pub(crate) fn raise_format(&self, version: u32) -> Result<()> {
+        if self.format_version.load(Ordering::Acquire) < version {
+            write_format(&self.path, version)?;
+            self.format_version.store(version, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Returns the path of the directory.
@@ -189,10 +204,10 @@ fn read_format(path: &Path) -> Result<Option<u32>> {
     let version = text.and_then(|text| text.strip_prefix(FORMAT_PREFIX));
     let version = version.and_then(|text| text.strip_suffix('\n'));
     match version.and_then(|text| text.parse().ok()) {
-        Some(known @ (FORMAT_VERSION | LONG_KEY_FORMAT_VERSION)) => Ok(Some(known)),
+        Some(known @ FORMAT_VERSION..=FORMAT_VERSION_MAX) => Ok(Some(known)),
         Some(found) => Err(Error::UnsupportedFormat {
             found,
-            supported: LONG_KEY_FORMAT_VERSION,
+            supported: FORMAT_VERSION_MAX,
         }),
         None => Err(Error::ForeignDirectory {
             path: path.to_path_buf(),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock log and apply: rotate the memtable, note its highest sequence number; unlock
+//! before the first flush of a tree  sync its files, see first_flush.rs
 //! sync the log                      a table must never hold a batch that the log may lose
 //! flush the sealed memtables        flushed_through = that number
 //! raise visible                     releases the version before the flush
@@ -38,6 +39,9 @@ impl Core {
             tree.rotate(&log, &apply)
         };
         if any {
+            if !self.begin_flushes(tree)? {
+                return Ok(());
+            }
             self.log.sync()?;
             let pending_io = &self.context.pending_io;
             let _wait = pending_io.begin("flush tables in", tree.path.as_path());
@@ -59,7 +63,7 @@ impl Core {
         let _compacting = lock(&tree.compacting);
         let options = &self.context.options;
         let strategy = Arc::new(Leveled::default().with_table_target_size(options.table_bytes));
-        while !tree.is_dropped() && !self.work.is_stopping() {
+        while !tree.is_dropped() && !tree.is_unflushed() && !self.work.is_stopping() {
             let before = tree.inner.current_version().id();
             let watermark = self.read_sequences.watermark();
             fenced(&tree.path, "compact", || {

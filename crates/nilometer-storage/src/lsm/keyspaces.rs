@@ -1,64 +1,71 @@
 //! Creating and dropping keyspaces, and ending the log at a clean close.
 //!
-//! Creating makes the files of the tree, then names it in the list, then accepts writes. Dropping removes it from the
-//! list and marks it; its directory is removed with the last reference, so open scans continue. A crash in between
-//! leaves an unnamed directory, which the next opening removes.
+//! Creating names the keyspaces in the list, once for all, then accepts writes; they have no files until they are flushed, see
+//! [`super::first_flush`]. Dropping removes a tree from the list and marks it; its directory is removed with
+//! the last reference, so open scans continue. A crash in between leaves an unnamed directory, which the next opening
+//! removes.
 
 use std::sync::Arc;
 
 use super::TreeMap;
 use super::core::Core;
-use super::directory::write_format;
 use super::log_part::KeyspaceChange;
 use super::tree::Tree;
 use super::tree_list::TreeList;
-use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
+use crate::engine::{Keyspace, KeyspaceId, NewKeyspace};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
 impl Core {
-    /// Creates a keyspace. It is durable when this returns.
-    pub(crate) fn create_keyspace(
-        &self,
-        name: &str,
-        options: KeyspaceOptions,
-    ) -> Result<KeyspaceId> {
+    /// Creates keyspaces, all or none. They are durable when this returns.
+    pub(crate) fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         self.health.check_writable()?;
         let mut list = lock(&self.list);
-        let keyspace = Keyspace {
-            id: KeyspaceId(list.next_id),
-            name: name.to_owned(),
-            options,
-        };
-        self.add_keyspace(&mut list, keyspace)
+        let keyspaces = Keyspace::with_ids_from(list.next_id, new);
+        self.add_keyspaces(&mut list, keyspaces)
     }
 
     /// Creates a keyspace with an id of another engine. It is durable when this returns.
     pub(crate) fn import_keyspace(&self, keyspace: Keyspace) -> Result<()> {
         self.health.check_writable()?;
         let mut list = lock(&self.list);
-        self.add_keyspace(&mut list, keyspace).map(drop)
+        self.add_keyspaces(&mut list, vec![keyspace]).map(drop)
     }
 
-    fn add_keyspace(&self, list: &mut TreeList, keyspace: Keyspace) -> Result<KeyspaceId> {
-        keyspace.check_new(list.next_id, list.keyspaces.iter())?;
-        let directory = self.context.directory.path();
-        let _wait = self.context.pending_io.begin("create a tree in", directory);
-        let tree = Tree::create(&self.context, keyspace.clone())?;
+    fn add_keyspaces(
+        &self,
+        list: &mut TreeList,
+        keyspaces: Vec<Keyspace>,
+    ) -> Result<Vec<KeyspaceId>> {
+        Keyspace::check_all_new(&keyspaces, list.next_id, list.keyspaces.iter())?;
+        let ids = keyspaces
+            .iter()
+            .map(|keyspace| keyspace.id)
+            .collect::<Vec<_>>();
+        let Some(last) = ids.last() else {
+            return Ok(ids);
+        };
+        let directory = &self.context.directory;
+        let path = directory.path();
+        let _wait = self.context.pending_io.begin("create trees in", path);
         let mut longer = list.clone();
-        longer.next_id = keyspace.id.0 + 1;
-        longer.keyspaces.push(keyspace.clone());
-        if keyspace.options.long_keys_of.is_some() {
-            write_format(directory, longer.format_version())?;
-        }
-        longer.write(directory)?;
-        *list = longer;
-        let change = || KeyspaceChange::Created(keyspace.clone());
-        self.keyspace_changes.note(&self.log, change);
+        longer.next_id = last.0 + 1;
+        longer.keyspaces.extend(keyspaces.iter().cloned());
+        longer.unflushed.extend(&ids);
         let mut trees = TreeMap::clone(&self.trees());
-        trees.insert(keyspace.id, Arc::new(tree));
+        for keyspace in &keyspaces {
+            let tree = Tree::open_unflushed(&self.context, keyspace.clone())?;
+            trees.insert(keyspace.id, Arc::new(tree));
+        }
+        directory.raise_format(longer.format_version())?;
+        longer.write(path)?;
+        *list = longer;
+        for keyspace in keyspaces {
+            let change = || KeyspaceChange::Created(keyspace);
+            self.keyspace_changes.note(&self.log, change);
+        }
         self.set_trees(trees);
-        Ok(keyspace.id)
+        Ok(ids)
     }
 
     /// Drops a keyspace. The drop is durable when this returns.
@@ -68,6 +75,7 @@ impl Core {
         let tree = self.tree(id)?;
         let mut shorter = list.clone();
         shorter.keyspaces.retain(|keyspace| keyspace.id != id);
+        shorter.unflushed.remove(&id);
         let directory = self.context.directory.path();
         let _wait = self
             .context

@@ -23,6 +23,7 @@
 //! | checksums of manifests and of separated values | [`manifest`], [`separated_value`] |
 //! | reading many separated values | [`separated_scan`] |
 //! | the list of trees; dropping a tree that has readers | [`tree_list`], [`keyspaces`] |
+//! | trees that were never flushed | [`first_flush`] |
 //! | reporting a disk that does not answer | [`pending_io`] |
 //! | online copies; scrubbing | [`checkpoint`], [`verify`] |
 //! | backups elsewhere, of files and of the log; making a database of them | [`backup`], [`log_part`]; [`restore`] |
@@ -43,6 +44,7 @@ mod core;
 mod describe;
 mod directory;
 mod empty_ranges;
+mod first_flush;
 mod flush;
 mod health;
 mod keyspaces;
@@ -75,8 +77,8 @@ use self::core::Core;
 use self::snapshot::LsmSnapshot;
 use self::tree::{Tree, files_bytes};
 use crate::engine::{
-    DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Snapshot, WriteBatch,
+    DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
+    NewKeyspace, Snapshot, WriteBatch,
 };
 use crate::error::Result;
 use crate::lock::lock;
@@ -133,8 +135,8 @@ impl LsmEngine {
 }
 
 impl Engine for LsmEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        self.core.create_keyspace(name, options)
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
+        self.core.create_keyspaces(new)
     }
 
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {

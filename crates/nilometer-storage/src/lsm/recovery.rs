@@ -17,8 +17,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use byteview::ByteView;
@@ -74,14 +74,17 @@ pub(super) fn open_damaged(
     report: &mut Report<'_>,
 ) -> Result<Core> {
     let directory = Directory::open(path)?;
-    let list = read_list(&directory)?;
+    let mut list = read_list(&directory)?;
     let context = new_context(directory, options);
     let mut trees = TreeMap::new();
     for keyspace in &list.keyspaces {
-        let tree = open_damaged_tree(&context, keyspace, report)?;
+        let tree = match list.unflushed.contains(&keyspace.id) {
+            true => Tree::open_unflushed(&context, keyspace.clone())?,
+            false => open_damaged_tree(&context, keyspace, report)?,
+        };
         trees.insert(keyspace.id, Arc::new(tree));
     }
-    let mut replayer = Replayer::new(&context, &trees, list.next_id);
+    let mut replayer = Replayer::new(&context, &trees, &mut list);
     let end = read_damaged_log(&context.directory.log(), &mut replayer, report)?;
     replayer.insert_gathered()?;
     let mut end = end.unwrap_or(NO_LOG);
@@ -128,7 +131,10 @@ fn open_damaged_tree(
     let text =
         format!("cannot read any of its files, only the entries in the log are kept: {error}");
     report(Some(keyspace.id), text);
-    Tree::create(context, keyspace.clone())
+    if path.exists() {
+        fs::remove_dir_all(&path).map_err(|source| Error::io("remove", &path, source))?;
+    }
+    Tree::open_unchecked(context, keyspace.clone(), path, false)
 }
 
 /// Reads a log. If it is damaged, replays every whole batch and removes its files.
@@ -190,6 +196,7 @@ pub(super) fn new_context(directory: Directory, mut options: LsmOptions) -> Tree
     options.file_system = Arc::new(watched);
     TreeContext {
         pending_io,
+        empty_trees: Mutex::default(),
         sequence: SequenceNumberCounter::new(1),
         cache: Arc::new(Cache::with_capacity_bytes(options.block_cache_bytes)),
         descriptors: Arc::new(DescriptorTable::new(options.open_files_max)),
@@ -202,11 +209,11 @@ pub(super) fn new_context(directory: Directory, mut options: LsmOptions) -> Tree
 /// Opens the database at `path`.
 pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
     let directory = Directory::open(path)?;
-    let list = read_list(&directory)?;
+    let mut list = read_list(&directory)?;
     let context = new_context(directory, options);
     remove_unnamed(&context.directory.trees(), &list)?;
     let trees = open_trees(&context, &list)?;
-    let mut replayer = Replayer::new(&context, &trees, list.next_id);
+    let mut replayer = Replayer::new(&context, &trees, &mut list);
     let log_directory = context.directory.log();
     let end = replay(&log_directory, &mut |batch| replayer.batch(batch))?;
     replayer.insert_gathered()?;
@@ -274,7 +281,10 @@ fn open_trees(context: &TreeContext, list: &TreeList) -> Result<TreeMap> {
         let workers = list.keyspaces.chunks(share).map(|keyspaces| {
             scope.spawn(move || {
                 let opened = keyspaces.iter();
-                let opened = opened.map(|keyspace| Tree::open(context, keyspace.clone()));
+                let opened = opened.map(|keyspace| match list.unflushed.contains(&keyspace.id) {
+                    true => Tree::open_unflushed(context, keyspace.clone()),
+                    false => Tree::open(context, keyspace.clone()),
+                });
                 opened.collect::<Result<Vec<_>>>()
             })
         });
@@ -361,7 +371,7 @@ struct ReplayedOperation<'a> {
 struct Replayer<'a> {
     context: &'a TreeContext,
     trees: &'a TreeMap,
-    next_id: u64,
+    list: &'a mut TreeList,
     /// Highest sequence number in the tables of any tree.
     persisted_max: u64,
     gathered: Vec<ReplayedOperation<'a>>,
@@ -371,7 +381,7 @@ struct Replayer<'a> {
 }
 
 impl<'a> Replayer<'a> {
-    fn new(context: &'a TreeContext, trees: &'a TreeMap, next_id: u64) -> Self {
+    fn new(context: &'a TreeContext, trees: &'a TreeMap, list: &'a mut TreeList) -> Self {
         let persisted = trees.values().map(|tree| tree.flushed_through()).max();
         let persisted_max = persisted.unwrap_or(0);
         // Flushing draws numbers for versions, which must not collide with those of batches.
@@ -379,7 +389,7 @@ impl<'a> Replayer<'a> {
         Self {
             context,
             trees,
-            next_id,
+            list,
             persisted_max,
             gathered: Vec::new(),
             gathered_bytes: 0,
@@ -395,7 +405,7 @@ impl<'a> Replayer<'a> {
         let highest = self.highest.entry(batch.segment).or_default();
         let decoded = payload::decode(batch.payload, |entry| {
             let Some(tree) = self.trees.get(&KeyspaceId(entry.keyspace)) else {
-                if entry.keyspace >= self.next_id {
+                if entry.keyspace >= self.list.next_id {
                     unknown = Some(entry.keyspace);
                 }
                 return;
@@ -478,6 +488,7 @@ impl<'a> Replayer<'a> {
             }
             let (through, any) = tree.rotate_alone();
             if any {
+                self.list.begin_flushes(self.context, tree)?;
                 tree.flush_sealed(self.context, NO_READERS)?;
                 tree.tidy(NO_READERS)?;
             }

@@ -7,16 +7,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::sync_folders;
-use super::directory::{Directory, LONG_KEY_FORMAT_VERSION, log_path, sync, write_format};
+use super::directory::{FORMAT_VERSION_MAX, log_path, sync, write_format};
 use super::log::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader, padded,
 };
 use super::log::replay::{LogEnd, replay};
 use super::log::{SegmentRange, segment_path, write_segment_list};
 use super::log_part::{KeyspaceChange, LogPart, LogPosition};
-use super::options::LsmOptions;
-use super::recovery::new_context;
-use super::tree::Tree;
 use super::tree_list::TreeList;
 use crate::checksum::checksum;
 use crate::engine::Keyspace;
@@ -35,10 +32,10 @@ pub fn complete_restore(
     parts: &mut dyn Iterator<Item = Result<LogPart>>,
     until: Option<u64>,
 ) -> Result<LogPosition> {
-    if format_version > LONG_KEY_FORMAT_VERSION {
+    if format_version > FORMAT_VERSION_MAX {
         return Err(Error::UnsupportedFormat {
             found: format_version,
-            supported: LONG_KEY_FORMAT_VERSION,
+            supported: FORMAT_VERSION_MAX,
         });
     }
     let log = log_path(directory);
@@ -72,8 +69,7 @@ pub fn complete_restore(
     }
     writer.finish()?;
     if writer.at != position {
-        let created = apply_changes(&mut list, changes, writer.at.next_index);
-        create_trees(directory, &created)?;
+        apply_changes(&mut list, changes, writer.at.next_index);
     }
     list.write(directory)?;
     let range = SegmentRange {
@@ -91,15 +87,12 @@ pub fn complete_restore(
     Ok(writer.at)
 }
 
-/// Applies the changes before batch `next` to the keyspaces of a checkpoint before it. Returns those that are new.
+/// Applies the changes before batch `next` to the keyspaces of a checkpoint before it. The entries of those that are new are
+/// in the log alone, so that they have no files.
 ///
 /// Some changes may be older than the checkpoint. Ids are never used again, so a keyspace exists if it was created and not
 /// dropped, in whatever order that is read.
-fn apply_changes(
-    list: &mut TreeList,
-    changes: Vec<(u64, KeyspaceChange)>,
-    next: u64,
-) -> Vec<Keyspace> {
+fn apply_changes(list: &mut TreeList, changes: Vec<(u64, KeyspaceChange)>, next: u64) {
     let mut created = Vec::<Keyspace>::new();
     let mut dropped = Vec::new();
     for (at, change) in changes {
@@ -116,23 +109,12 @@ fn apply_changes(
         }
     }
     created.retain(|keyspace| !dropped.contains(&keyspace.id));
-    list.keyspaces.extend(created.iter().cloned());
+    list.unflushed
+        .extend(created.iter().map(|keyspace| keyspace.id));
+    list.keyspaces.extend(created);
     (list.keyspaces).retain(|keyspace| !dropped.contains(&keyspace.id));
     list.keyspaces.sort_by_key(|keyspace| keyspace.id);
-    created
-}
-
-/// Creates the files of keyspaces whose entries are in the log alone.
-fn create_trees(directory: &Path, created: &[Keyspace]) -> Result<()> {
-    if created.is_empty() {
-        return Ok(());
-    }
-    let context = new_context(Directory::of_restore(directory)?, LsmOptions::default());
-    for keyspace in created {
-        Tree::create(&context, keyspace.clone())?;
-    }
-    context.directory.release();
-    Ok(())
+    (list.unflushed).retain(|id| !dropped.contains(id));
 }
 
 /// Reads the restored log, which must end at `end`. Also returns its first and its last segment.

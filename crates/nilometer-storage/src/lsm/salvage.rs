@@ -19,8 +19,8 @@ use super::options::LsmOptions;
 use super::recovery::{self, Recovery};
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
+    NewKeyspace, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -103,8 +103,8 @@ fn note(losses: &Losses, loss: Loss) {
 }
 
 impl Engine for SalvageEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        self.inner.create_keyspace(name, options)
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
+        self.inner.create_keyspaces(new)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {

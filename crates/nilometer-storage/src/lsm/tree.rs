@@ -57,6 +57,8 @@ pub(crate) struct TreeContext {
     pub(crate) memory: Arc<AtomicU64>,
     /// File system calls in flight.
     pub(crate) pending_io: Arc<PendingIo>,
+    /// Whether the folders of empty trees, without and with separated values, are there; see [`super::first_flush`].
+    pub(super) empty_trees: Mutex<[bool; 2]>,
 }
 
 /// One keyspace. See the module head.
@@ -86,6 +88,8 @@ pub(crate) struct Tree {
     /// Time to the first entry of a scan that is long.
     pub(super) slow_search: Duration,
     dropped: AtomicBool,
+    /// True until the first flush begins; see [`super::first_flush`].
+    unflushed: AtomicBool,
     /// True if a failed step may have left files; see [`super::orphaned_files`].
     pub(super) orphaned_files: AtomicBool,
     memory: Arc<AtomicU64>,
@@ -102,28 +106,21 @@ struct Memtables {
 }
 
 impl Tree {
-    /// Creates the files of a new keyspace. They are durable when this returns.
-    pub(crate) fn create(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
-        let trees = context.directory.trees();
-        let path = directory::tree_path(&trees, keyspace.id.0);
-        if path.exists() {
-            // Left by a creation that failed; the id was never assigned.
-            fs::remove_dir_all(&path).map_err(|source| Error::io("remove", &path, source))?;
-        }
-        let tree = Self::open_unchecked(context, keyspace, path)?;
-        directory::sync(&trees)?;
-        Ok(tree)
-    }
-
-    /// Opens the files of an existing keyspace.
+    /// Opens the files of a keyspace that was flushed before.
     pub(crate) fn open(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
         let path = directory::tree_path(&context.directory.trees(), keyspace.id.0);
         orphaned_files::remove_unrenamed(&path);
         manifest::verify(&path)?;
-        Self::open_unchecked(context, keyspace, path)
+        Self::open_unchecked(context, keyspace, path, false)
     }
 
-    fn open_unchecked(context: &TreeContext, keyspace: Keyspace, path: PathBuf) -> Result<Self> {
+    /// Opens the files at `path`. `lsm-tree` creates them if there are none.
+    pub(super) fn open_unchecked(
+        context: &TreeContext,
+        keyspace: Keyspace,
+        path: PathBuf,
+        unflushed: bool,
+    ) -> Result<Self> {
         let options = &context.options;
         let separation = keyspace.options.separate_values.then(|| {
             KvSeparationOptions::default()
@@ -156,6 +153,7 @@ impl Tree {
             empty_ranges: EmptyRanges::default(),
             slow_search: options.slow_search,
             dropped: AtomicBool::new(false),
+            unflushed: AtomicBool::new(unflushed),
             orphaned_files: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
             descriptors: Arc::clone(&context.descriptors),
@@ -174,6 +172,16 @@ impl Tree {
     /// Marks the keyspace as dropped. The last reference removes its files.
     pub(crate) fn mark_dropped(&self) {
         self.dropped.store(true, Ordering::Release);
+    }
+
+    /// True until the first flush begins.
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.unflushed.load(Ordering::Acquire)
+    }
+
+    /// Records that the files are durable.
+    pub(super) fn note_begun_flushes(&self) {
+        self.unflushed.store(false, Ordering::Release);
     }
 
     /// Records that a batch was inserted.
@@ -456,7 +464,8 @@ impl Tree {
 
     /// True if the tree on disk is the tree in memory, so that a failed flush or compaction may be retried.
     pub(crate) fn is_consistent(&self) -> bool {
-        manifest::current_id(&self.path) == Some(self.inner.current_version().id())
+        self.is_unflushed()
+            || manifest::current_id(&self.path) == Some(self.inner.current_version().id())
     }
 }
 

@@ -2,19 +2,23 @@
 //!
 //! ```text
 //! "NILOTRE1", next id u64, number of keyspaces u64,
-//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries, 4: long keys), name length u32, name,
-//!           with flag 4 the id of the keyspace whose long keys it holds u64
+//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries, 4: long keys, 8: unflushed),
+//!           name length u32, name, with flag 4 the id of the keyspace whose long keys it holds u64
 //! checksum u64 of everything before it                                       (little-endian)
 //! ```
 //!
 //! The file is replaced as a whole. It names a keyspace before the log may, and stops naming it before its files are
 //! removed; ids are never reused. So at startup a directory of `trees/` that is not named is orphaned, and an id in the
-//! log that is neither named nor below `next_id` is damage.
+//! log that is neither named nor below `next_id` is damage. Of an unflushed keyspace all entries are in the log, and its
+//! files need not exist; see [`super::first_flush`].
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::directory::{FORMAT_VERSION, LONG_KEY_FORMAT_VERSION, write_atomically};
+use super::directory::{
+    FORMAT_VERSION, LONG_KEY_FORMAT_VERSION, UNFLUSHED_FORMAT_VERSION, write_atomically,
+};
 use crate::checksum::checksum;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
 use crate::error::{Error, Result};
@@ -24,12 +28,15 @@ const MAGIC: &[u8; 8] = b"NILOTRE1";
 const SEPARATED: u8 = 1;
 const SHORT_LIVED: u8 = 2;
 const LONG_KEYS: u8 = 4;
+const UNFLUSHED: u8 = 8;
 
 /// The keyspaces of a database, by ascending id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreeList {
     pub(crate) next_id: u64,
     pub(crate) keyspaces: Vec<Keyspace>,
+    /// Those of which no flush has begun.
+    pub(crate) unflushed: BTreeSet<KeyspaceId>,
 }
 
 impl Default for TreeList {
@@ -37,6 +44,7 @@ impl Default for TreeList {
         Self {
             next_id: 1,
             keyspaces: Vec::new(),
+            unflushed: BTreeSet::new(),
         }
     }
 }
@@ -69,6 +77,9 @@ impl TreeList {
 
     /// Returns the version of the format that a directory with these keyspaces has at least.
     pub(crate) fn format_version(&self) -> u32 {
+        if !self.unflushed.is_empty() {
+            return UNFLUSHED_FORMAT_VERSION;
+        }
         let mut options = self.keyspaces.iter().map(|keyspace| keyspace.options);
         match options.any(|options| options.long_keys_of.is_some()) {
             true => LONG_KEY_FORMAT_VERSION,
@@ -82,7 +93,11 @@ impl TreeList {
         bytes.extend((self.keyspaces.len() as u64).to_le_bytes());
         for keyspace in &self.keyspaces {
             bytes.extend(keyspace.id.0.to_le_bytes());
-            bytes.push(flags_of(keyspace.options));
+            let unflushed = match self.unflushed.contains(&keyspace.id) {
+                true => UNFLUSHED,
+                false => 0,
+            };
+            bytes.push(flags_of(keyspace.options) | unflushed);
             bytes.extend((keyspace.name.len() as u32).to_le_bytes());
             bytes.extend(keyspace.name.as_bytes());
             if let Some(of) = keyspace.options.long_keys_of {
@@ -105,19 +120,24 @@ impl TreeList {
             return None;
         }
         let mut keyspaces = Vec::new();
+        let mut unflushed = BTreeSet::new();
         for _ in 0..u64::from_le_bytes(*count) {
             let (id, after) = rest.split_first_chunk::<8>()?;
             let (flags, after) = after.split_first()?;
             let (length, after) = after.split_first_chunk::<4>()?;
             let (name, mut after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            let id = KeyspaceId(u64::from_le_bytes(*id));
             let mut options = options_of(*flags)?;
+            if flags & UNFLUSHED != 0 {
+                unflushed.insert(id);
+            }
             if flags & LONG_KEYS != 0 {
                 let (of, rest) = after.split_first_chunk::<8>()?;
                 options.long_keys_of = Some(KeyspaceId(u64::from_le_bytes(*of)));
                 after = rest;
             }
             keyspaces.push(Keyspace {
-                id: KeyspaceId(u64::from_le_bytes(*id)),
+                id,
                 name: String::from_utf8(name.to_vec()).ok()?,
                 options,
             });
@@ -126,6 +146,7 @@ impl TreeList {
         rest.is_empty().then_some(Self {
             next_id: u64::from_le_bytes(*next_id),
             keyspaces,
+            unflushed,
         })
     }
 }
@@ -138,7 +159,7 @@ fn flags_of(options: KeyspaceOptions) -> u8 {
 }
 
 fn options_of(flags: u8) -> Option<KeyspaceOptions> {
-    (flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS) == 0).then_some(KeyspaceOptions {
+    (flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS | UNFLUSHED) == 0).then_some(KeyspaceOptions {
         separate_values: flags & SEPARATED != 0,
         short_lived: flags & SHORT_LIVED != 0,
         long_keys_of: None,
@@ -170,8 +191,12 @@ mod tests {
                 keyspace(9, "tail", false, true),
                 long_keys,
             ],
+            unflushed: BTreeSet::from([KeyspaceId(8), KeyspaceId(11)]),
         };
         let bytes = list.encode();
+        // The flags of the keyspaces called "catalog" and "séparé".
+        assert_eq!(&bytes[24..45], b"\x01\0\0\0\0\0\0\0\0\x07\0\0\0catalog\x08");
+        assert_eq!(bytes[52], SEPARATED | UNFLUSHED);
         assert_eq!(TreeList::decode(&bytes), Some(list));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();

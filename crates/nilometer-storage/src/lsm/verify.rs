@@ -27,7 +27,9 @@ impl Core {
     pub(crate) fn verify(&self) -> Result<()> {
         self.health.check_open()?;
         for tree in self.trees().values() {
-            verify_files(tree)?;
+            if !tree.is_unflushed() {
+                verify_files(tree)?;
+            }
         }
         self.verify_entries()?;
         self.verify_log()

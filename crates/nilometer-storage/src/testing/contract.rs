@@ -72,6 +72,10 @@ pub const PROPERTIES: &[Property] = &[
         "keyspaces_are_named_and_dropped",
         keyspaces_are_named_and_dropped,
     ),
+    (
+        "keyspaces_are_created_all_or_none",
+        keyspaces_are_created_all_or_none,
+    ),
     ("scans_outlive_their_keyspace", scans_outlive_their_keyspace),
     ("a_closed_engine_says_so", a_closed_engine_says_so),
     (
@@ -333,6 +337,55 @@ pub fn keyspaces_are_named_and_dropped(factory: &dyn Factory) {
     if let Some(engine) = factory.reopen("keyspaces", engine) {
         assert_eq!(list(&*engine), expected);
         assert!(create(&*engine, "m", TOGETHER) > third);
+    }
+}
+
+/// Keyspaces that are created together have ascending ids; if one cannot be created, none is.
+pub fn keyspaces_are_created_all_or_none(factory: &dyn Factory) {
+    let engine = factory.create("together");
+    assert_eq!(engine.create_keyspaces(&[]).expect("none"), []);
+    let first = create(&*engine, "first", TOGETHER);
+    let new = [("t", TOGETHER), ("a", APART), ("s", SHORT_LIVED)];
+    for taken in ["first", "t"] {
+        let with_taken = [&new[..], &[(taken, APART)]].concat();
+        let refused = engine.create_keyspaces(&with_taken);
+        assert!(matches!(refused, Err(Error::KeyspaceExists { .. })));
+        assert_eq!(engine.keyspaces().len(), 1);
+    }
+    let before = snapshot(&*engine);
+    let ids = engine.create_keyspaces(&new).expect("create");
+    assert!(first < ids[0] && ids.is_sorted() && ids.len() == 3);
+    assert_eq!(before.keyspaces().len(), 1);
+    let mut batch = WriteBatch::new();
+    for id in &ids {
+        batch.put(*id, b"a".to_vec(), id.0.to_be_bytes().to_vec());
+    }
+    commit(&*engine, batch);
+    let mut listed = engine.keyspaces().into_iter().skip(1).collect::<Vec<_>>();
+    for ((id, (name, options)), keyspace) in ids.iter().zip(new).zip(listed.drain(..)) {
+        let expected = Keyspace {
+            id: *id,
+            name: name.to_owned(),
+            options,
+        };
+        assert_eq!(keyspace, expected);
+    }
+    drop(before);
+    let mut engine = Some(engine);
+    while let Some(current) = engine.take() {
+        for id in &ids {
+            let found = snapshot(&*current).get(*id, b"a").expect("get");
+            assert_eq!(found, Some(id.0.to_be_bytes().to_vec().into()));
+        }
+        if current.keyspaces().len() > 5 {
+            return;
+        }
+        create(
+            &*current,
+            &format!("later {}", current.keyspaces().len()),
+            APART,
+        );
+        engine = factory.reopen("together", current);
     }
 }
 

@@ -91,7 +91,7 @@ fn foreign_directories_are_refused() {
     let newer = LsmEngine::open(&db, LsmOptions::tiny()).err();
     let expected = Error::UnsupportedFormat {
         found: 9,
-        supported: 2,
+        supported: 3,
     };
     assert_eq!(newer.map(|e| e.to_string()), Some(expected.to_string()));
 }

@@ -198,10 +198,6 @@ fn long_keys_survive_on_disk_and_change_the_format() {
         let engine = open(&path);
         let id = engine.create_keyspace("k", TOGETHER).expect("create");
         put(&*engine, id, &[7; 65_535], &[2]);
-        assert_eq!(
-            format(&path).expect("format"),
-            "nilometer storage format 1\n"
-        );
         for (key, value) in &expected {
             put(&*engine, id, key, value);
         }
@@ -209,10 +205,11 @@ fn long_keys_survive_on_disk_and_change_the_format() {
         engine.checkpoint(&copy).expect("checkpoint");
         engine.close().expect("close");
     }
-    for path in [&path, &copy] {
+    // In the copy no keyspace is unflushed.
+    for (path, version) in [(&path, 3), (&copy, 2)] {
         assert_eq!(
             format(path).expect("format"),
-            "nilometer storage format 2\n"
+            format!("nilometer storage format {version}\n")
         );
         let engine = open(path);
         engine.verify().expect("nothing is damaged");

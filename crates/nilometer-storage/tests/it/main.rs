@@ -10,6 +10,7 @@ mod damage;
 mod dropped;
 mod empty_ranges;
 mod faults;
+mod first_flush;
 mod kill;
 #[cfg(target_os = "linux")]
 mod log_rest;

@@ -217,7 +217,7 @@ impl Collection {
 
     /// Returns the index that a time-series collection with metadata gets when it is created: metadata and
     /// time, with the collation of the collection.
-    pub(super) fn default_index(&self) -> Option<IndexSpec> {
+    fn default_index(&self) -> Option<IndexSpec> {
         let timeseries = self.timeseries.as_ref()?;
         let (meta, time) = (timeseries.meta_field.as_deref()?, &timeseries.time_field);
         let mut key = DocumentBuilder::new();
@@ -231,6 +231,13 @@ impl Collection {
             collation: collation.map(DocRef::to_document),
             ..IndexSpec::default()
         })
+    }
+
+    /// Gives a new bucket collection its default index, in the keyspace that was made for it; none without metadata.
+    pub(super) fn set_default_index(&self, keyspaces: &[KeyspaceId]) {
+        if let (Some(spec), Some(keyspace)) = (self.default_index(), keyspaces.first()) {
+            self.indexes.set(indexes::complete_list(spec, *keyspace));
+        }
     }
 
     /// True if every bucket starts and ends at a multiple of its span.

@@ -11,7 +11,7 @@
 use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::doc;
-use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
+use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
 use super::collection::Collection;
 use super::index_spec::IndexSpec;
@@ -39,8 +39,9 @@ impl Catalog {
         let now = self.current_or_error(collection)?;
         let there = now.indexes.all();
         let mut added = Vec::new();
-        for spec in choose(&there)? {
-            let keyspace = self.create_index_keyspace(&now)?;
+        let specs = choose(&there)?;
+        let keyspaces = self.create_index_keyspaces(&now, specs.len())?;
+        for (spec, keyspace) in specs.into_iter().zip(keyspaces) {
             added.push(Arc::new(StoredIndex::building(spec, keyspace, now_ms)));
         }
         if !added.is_empty() {
@@ -212,23 +213,6 @@ impl Catalog {
         self.engine.commit(batch, Durability::Sync)?;
         now.indexes.set(all.into());
         Ok(())
-    }
-
-    pub(super) fn create_index_keyspace(&self, collection: &Collection) -> Result<KeyspaceId> {
-        let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
-        let taken: Vec<String> = self
-            .keyspace_engine()
-            .keyspaces()
-            .into_iter()
-            .map(|k| k.name)
-            .collect();
-        let name = (0u64..)
-            .map(|number| format!("index/{uuid}/{number}"))
-            .find(|name| !taken.contains(name));
-        let options = KeyspaceOptions::default();
-        Ok(self
-            .keyspace_engine()
-            .create_keyspace(&name.expect("a free number"), options)?)
     }
 }
 

@@ -24,6 +24,7 @@ mod rename;
 mod replacement;
 mod rollup_entries;
 mod rollups;
+mod storage;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,7 @@ pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
 
+use self::storage::StorageKind;
 use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -70,25 +72,6 @@ pub enum CatalogEntry {
     Collection(Arc<Collection>),
     /// A view.
     View(Arc<View>),
-}
-
-/// The storage layout of a new collection.
-#[derive(Clone, Copy)]
-enum StorageKind {
-    Buckets,
-    Records,
-    Clustered,
-}
-
-impl StorageKind {
-    /// Returns the layout `create` chooses for these options.
-    fn of(timeseries: Option<&TimeseriesOptions>, options: &Document) -> Self {
-        match timeseries {
-            Some(_) => Self::Buckets,
-            None if options.as_ref().contains("clusteredIndex") => Self::Clustered,
-            None => Self::Records,
-        }
-    }
 }
 
 /// All namespaces, in memory and in one keyspace.
@@ -347,7 +330,7 @@ impl Catalog {
     ) -> Result<Arc<Collection>> {
         self.check_name_is_free(&namespace)?;
         let kind = StorageKind::of(timeseries.as_ref(), &options);
-        let storage = self.create_storage(uuid, kind)?;
+        let (storage, _) = self.create_storage(uuid, kind, 0)?;
         let mut created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
         created.shown_uuid = shown;
         let created = Arc::new(created);
@@ -381,13 +364,12 @@ impl Catalog {
             }
             Some(_) => return Err(name_taken(&buckets)),
             None => {
-                let storage = self.create_storage(uuid, StorageKind::Buckets)?;
+                let indexes = usize::from(timeseries.meta_field.is_some());
+                let (storage, indexes) =
+                    self.create_storage(uuid, StorageKind::Buckets, indexes)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
-                if let Some(spec) = created.default_index() {
-                    let keyspace = self.create_index_keyspace(&created)?;
-                    created.indexes.set(indexes::complete_list(spec, keyspace));
-                }
+                created.set_default_index(&indexes);
                 let created = Arc::new(created);
                 changes.push((
                     buckets.clone(),
@@ -553,49 +535,6 @@ impl Catalog {
             namespace,
             Some(CatalogEntry::Collection(collection)),
         )])
-    }
-
-    fn create_storage(&self, uuid: [u8; 16], kind: StorageKind) -> Result<Storage> {
-        if matches!(kind, StorageKind::Buckets) {
-            self.begin_measurement_count(uuid)?;
-        }
-        let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
-        let create_with = |kind: &str, options| {
-            let name = format!("{kind}/{uuid}");
-            self.keyspace_engine().create_keyspace(&name, options)
-        };
-        let plain = KeyspaceOptions::default();
-        let create = |kind: &str| create_with(kind, plain);
-        Ok(match kind {
-            StorageKind::Buckets => Storage::Buckets {
-                open: create("open")?,
-                sealed: create_with(
-                    "sealed",
-                    KeyspaceOptions {
-                        separate_values: true,
-                        ..plain
-                    },
-                )?,
-                tail: create_with(
-                    "tail",
-                    KeyspaceOptions {
-                        short_lived: true,
-                        ..plain
-                    },
-                )?,
-                series: create("series")?,
-                summaries: Some(create("summaries")?),
-                registry: Some(create("registry")?),
-            },
-            StorageKind::Records => Storage::Records {
-                records: create("records")?,
-                id_index: Some(create("idIndex")?),
-            },
-            StorageKind::Clustered => Storage::Records {
-                records: create("records")?,
-                id_index: None,
-            },
-        })
     }
 
     fn check_name_is_free(&self, namespace: &Namespace) -> Result<()> {

@@ -15,8 +15,9 @@ use nilometer_storage::{Durability, WriteBatch};
 
 use super::change_notes::logged_options;
 use super::index_spec::IndexSpec;
-use super::indexes::{self, StoredIndex};
-use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, TimeseriesOptions, View};
+use super::indexes::StoredIndex;
+use super::storage::StorageKind;
+use super::{Catalog, CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
@@ -38,21 +39,24 @@ impl Catalog {
         let options = replaced.as_ref().map(|c| c.options.clone());
         let options = options.unwrap_or_default();
         let kind = StorageKind::of(timeseries.as_ref(), &options);
-        let storage = self.create_storage(uuid, kind)?;
+        let known = replaced.as_ref().map(|replaced| replaced.indexes.all());
+        let has_default = timeseries.as_ref().is_some_and(|t| t.meta_field.is_some());
+        let indexes = known
+            .as_ref()
+            .map_or(usize::from(has_default), |known| known.len());
+        let (storage, keyspaces) = self.create_storage(uuid, kind, indexes)?;
         let fresh = Collection::new(target.clone(), uuid, options, timeseries, storage);
-        if let Some(replaced) = &replaced {
+        if let Some(known) = known {
             let mut ready = Vec::new();
-            for known in replaced.indexes.all().iter() {
-                let keyspace = self.create_index_keyspace(&fresh)?;
+            for (known, keyspace) in known.iter().zip(keyspaces) {
                 let index = StoredIndex::building(known.spec.clone(), keyspace, now_ms);
                 index.stored().ready = true;
                 index.publish();
                 ready.push(Arc::new(index));
             }
             fresh.indexes.set(ready.into());
-        } else if let Some(spec) = fresh.default_index() {
-            let keyspace = self.create_index_keyspace(&fresh)?;
-            fresh.indexes.set(indexes::complete_list(spec, keyspace));
+        } else {
+            fresh.set_default_index(&keyspaces);
         }
         self.note_preparation(&fresh, replaced.as_deref())?;
         Ok((fresh, replaced))
@@ -65,7 +69,7 @@ impl Catalog {
         uuid: [u8; 16],
         options: Document,
     ) -> Result<Collection> {
-        let storage = self.create_storage(uuid, StorageKind::of(None, &options))?;
+        let (storage, _) = self.create_storage(uuid, StorageKind::of(None, &options), 0)?;
         let fresh = Collection::new(target.clone(), uuid, options, None, storage);
         self.note_preparation(&fresh, None)?;
         Ok(fresh)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nilometer_storage::{
     BackupSource, DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId,
-    KeyspaceOptions, KeyspaceStatistics, Result, Snapshot, WriteBatch,
+    KeyspaceStatistics, NewKeyspace, Result, Snapshot, WriteBatch,
 };
 
 use super::{ChangeLog, ChangeLogOptions, part_number};
@@ -34,8 +34,8 @@ impl LoggedEngine {
 }
 
 impl Engine for LoggedEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
-        self.inner.create_keyspace(name, options)
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
+        self.inner.create_keyspaces(new)
     }
 
     fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {

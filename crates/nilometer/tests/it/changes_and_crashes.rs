@@ -19,7 +19,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::testing::Effort;
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,
+    KeyspaceStatistics, MemoryEngine, NewKeyspace, Result, Snapshot, WriteBatch,
 };
 
 use crate::measurement_changes::{command, contents, measurement, merged};
@@ -40,7 +40,7 @@ const BATCH_BUCKETS_MAX: i64 = 64;
 
 #[derive(Clone)]
 enum EngineOperation {
-    Create(String, KeyspaceOptions),
+    Create(Vec<(String, KeyspaceOptions)>),
     Drop(KeyspaceId),
     Commit(WriteBatch),
 }
@@ -62,8 +62,9 @@ impl RecordingEngine {
         let engine = Self::default();
         for operation in self.operations.lock().unwrap().iter().take(count) {
             match operation.clone() {
-                EngineOperation::Create(name, options) => {
-                    engine.create_keyspace(&name, options).unwrap();
+                EngineOperation::Create(new) => {
+                    let new = new.iter().map(|(name, options)| (name.as_str(), *options));
+                    engine.create_keyspaces(&new.collect::<Vec<_>>()).unwrap();
                 }
                 EngineOperation::Drop(id) => engine.drop_keyspace(id).unwrap(),
                 EngineOperation::Commit(batch) => {
@@ -76,11 +77,14 @@ impl RecordingEngine {
 }
 
 impl Engine for RecordingEngine {
-    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         let mut operations = self.operations.lock().unwrap();
-        let id = self.inner.create_keyspace(name, options)?;
-        operations.push(EngineOperation::Create(name.to_owned(), options));
-        Ok(id)
+        let ids = self.inner.create_keyspaces(new)?;
+        let new = new
+            .iter()
+            .map(|(name, options)| ((*name).to_owned(), *options));
+        operations.push(EngineOperation::Create(new.collect()));
+        Ok(ids)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {

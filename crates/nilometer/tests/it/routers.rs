@@ -13,8 +13,8 @@ use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
 use nilometer_bson::{Document, ObjectId, Value, array, doc};
 use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,
+    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceStatistics,
+    MemoryEngine, NewKeyspace, Result, Snapshot, WriteBatch,
 };
 
 use crate::support::show;
@@ -23,7 +23,7 @@ use crate::support::show;
 struct View(Arc<dyn Engine>);
 
 impl Engine for View {
-    fn create_keyspace(&self, _: &str, _: KeyspaceOptions) -> Result<KeyspaceId> {
+    fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         Err(Error::ReadOnly)
     }
 

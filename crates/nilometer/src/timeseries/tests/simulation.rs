@@ -26,7 +26,7 @@ use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef, array
 use nilometer_storage::testing::Effort;
 use nilometer_storage::{
     Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, LongKeyEngine, MemoryEngine, Snapshot, WriteBatch,
+    KeyspaceStatistics, LongKeyEngine, MemoryEngine, NewKeyspace, Snapshot, WriteBatch,
 };
 
 use super::{Draw, measurements, sorted_fields, stage};
@@ -64,7 +64,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 #[derive(Debug)]
 enum Operation {
-    Create(String, KeyspaceOptions),
+    Create(Vec<(String, KeyspaceOptions)>),
     Drop(KeyspaceId),
     Commit(WriteBatch),
 }
@@ -103,8 +103,9 @@ impl LoggedEngine {
         let again = Self::default();
         for operation in self.log.lock().unwrap().operations.drain(..).take(count) {
             match operation {
-                Operation::Create(name, options) => {
-                    again.create_keyspace(&name, options).unwrap();
+                Operation::Create(new) => {
+                    let new = new.iter().map(|(name, options)| (name.as_str(), *options));
+                    again.create_keyspaces(&new.collect::<Vec<_>>()).unwrap();
                 }
                 Operation::Drop(id) => again.drop_keyspace(id).unwrap(),
                 Operation::Commit(batch) => {
@@ -117,17 +118,18 @@ impl LoggedEngine {
 }
 
 impl Engine for LoggedEngine {
-    fn create_keyspace(
+    fn create_keyspaces(
         &self,
-        name: &str,
-        options: KeyspaceOptions,
-    ) -> nilometer_storage::Result<KeyspaceId> {
-        let id = self.inner.create_keyspace(name, options)?;
+        new: &[NewKeyspace<'_>],
+    ) -> nilometer_storage::Result<Vec<KeyspaceId>> {
+        let ids = self.inner.create_keyspaces(new)?;
+        let new = new
+            .iter()
+            .map(|(name, options)| ((*name).to_owned(), *options));
         let mut log = self.log.lock().unwrap();
-        log.operations
-            .push(Operation::Create(name.to_owned(), options));
+        log.operations.push(Operation::Create(new.collect()));
         log.synced = log.operations.len();
-        Ok(id)
+        Ok(ids)
     }
 
     fn keyspaces(&self) -> Vec<Keyspace> {
