@@ -12,7 +12,7 @@
 
 use std::fmt::Write as _;
 
-use nilometer_bench::http_load::{post, send_all};
+use nilometer_bench::http_load::{HttpClient, send_all};
 
 #[path = "../data/names.rs"]
 #[allow(dead_code, reason = "the names of tags are for other programs")]
@@ -47,9 +47,8 @@ fn body(client: u64, rows: std::ops::Range<u64>) -> String {
     text
 }
 
-fn send(address: &str, body: &[u8]) {
-    let headers = "";
-    post(address, "/write?db=lines&precision=ms", headers, body);
+fn send(client: &mut HttpClient<'_>, body: &[u8]) {
+    client.post("/write?db=lines&precision=ms", "", body);
 }
 
 fn main() {
@@ -69,7 +68,7 @@ fn main() {
         })
         .collect();
     let bytes: usize = bodies.iter().flatten().map(String::len).sum();
-    let took = send_all(&bodies, |body| send(address, body));
+    let took = send_all(address, &bodies, send);
     let seconds = took.as_secs_f64();
     let rows = of_client * clients;
     println!(

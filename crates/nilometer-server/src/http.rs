@@ -10,7 +10,8 @@
 //!
 //! A port of its own has InfluxDB's requests instead of the last three rows, see [`influx`].
 //!
-//! It is off unless a port is given. Each connection carries one request; there is no keep-alive. The port uses TLS
+//! It is off unless a port is given. Each connection carries one request. On InfluxDB's port further requests may follow: at most
+//! [`REQUESTS_MAX`], each within [`IDLE_MAX`] after the answer before it, while few connections are open. The port uses TLS
 //! like the database's port, with the same certificates; if TLS is required, only `/healthz` and `/readyz` are answered
 //! without it. A request that is too long or too slow is refused, and connections beyond [`CONNECTIONS_MAX`] are
 //! dropped. If logins are required, `/metrics` is not served, because a monitoring system cannot log in here.
@@ -48,6 +49,15 @@ const CONNECTIONS_MAX: usize = 32;
 
 /// Concurrent requests of a port for InfluxDB's clients, which write and query from many threads.
 const INFLUX_CONNECTIONS_MAX: usize = 256;
+
+/// Open connections of that port above which each ends after its answer, so that others are served.
+const KEPT_CONNECTIONS_MAX: usize = 128;
+
+/// Requests of a connection.
+const REQUESTS_MAX: usize = 10_000;
+
+/// Time between an answer and the next request of the connection. Clients written in Go close theirs after 90 seconds.
+const IDLE_MAX: Duration = Duration::from_secs(120);
 
 /// Time for a request to arrive, and for each part of its answer to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,6 +98,15 @@ struct HttpState {
     registry: Registry,
     last_id: AtomicI64,
     ending: AtomicBool,
+}
+
+impl HttpState {
+    /// True if connections may stay open after an answer.
+    fn may_keep_connections(&self) -> bool {
+        self.influx.is_some()
+            && self.registry.len() <= KEPT_CONNECTIONS_MAX
+            && !self.ending.load(Ordering::Relaxed)
+    }
 }
 
 /// A running HTTP port.
@@ -169,6 +188,7 @@ impl Http {
         });
         // The rest ends by its own timeouts.
         let registry = &self.shared.registry;
+        registry.close_idle();
         registry.wait_until_empty(limits::SHUTDOWN_GRACE);
         for thread in self.threads {
             thread.thread().unpark();
@@ -245,14 +265,25 @@ impl Drop for ConnectionGuard<'_> {
 
 fn serve(shared: &HttpState, entry: Arc<ConnectionEntry>) -> io::Result<()> {
     let mut connection = Connection::open(entry, shared.tls.as_deref(), PATIENCE)?;
-    match connection.read_head() {
-        Ok(head) => {
-            let answer = answer(shared, &mut connection, &head);
-            connection.send(&answer, head.method == "HEAD")
+    for number in 1.. {
+        let stays = match connection.read_head() {
+            Ok(head) => {
+                if number < REQUESTS_MAX && shared.may_keep_connections() {
+                    connection.allow_next(&head);
+                }
+                let answer = answer(shared, &mut connection, &head);
+                connection.send(&answer, head.method == "HEAD")?
+            }
+            Err(ReadError::Refused(answer)) => connection.send(&answer, false)?,
+            Err(ReadError::Gone(problem)) => return Err(problem),
+        };
+        // After a shutdown has begun no idle connection is closed any more.
+        let ends = !stays || shared.ending.load(Ordering::Relaxed);
+        if ends || !connection.await_next(IDLE_MAX, PATIENCE) {
+            break;
         }
-        Err(ReadError::Refused(answer)) => connection.send(&answer, false),
-        Err(ReadError::Gone(problem)) => Err(problem),
     }
+    Ok(())
 }
 
 fn answer(shared: &HttpState, connection: &mut Connection, head: &RequestHead) -> HttpResponse {

@@ -55,6 +55,11 @@ impl ConnectionEntry {
         self.closing.load(Ordering::Relaxed)
     }
 
+    /// True if a command runs.
+    fn runs_command(&self) -> bool {
+        self.command_began.load(Ordering::Relaxed) > 0
+    }
+
     /// True if a command has been running for at least `time`.
     fn has_run_for(&self, time: Duration) -> bool {
         let began = self.command_began.load(Ordering::Relaxed).checked_sub(1);
@@ -203,6 +208,13 @@ impl Registry {
         }
     }
 
+    /// Ends the connections that run no command.
+    pub(crate) fn close_idle(&self) {
+        let entries = self.lock();
+        let idle = entries.values().filter(|entry| !entry.runs_command());
+        idle.for_each(|entry| entry.close());
+    }
+
     /// Waits until no connection is open. False after `time`.
     pub(crate) fn wait_until_empty(&self, time: Duration) -> bool {
         let entries = self.lock();
@@ -266,8 +278,13 @@ mod tests {
         let (_client, stream) = pair();
         assert!(registry.add(2, stream, 1).is_err());
         assert!(!registry.wait_until_empty(Duration::ZERO));
-        registry.close_all();
+        entry.begin_command();
+        registry.close_idle();
+        assert!(!entry.is_closing(), "a command runs");
+        entry.end_command();
+        registry.close_idle();
         assert!(entry.is_closing());
+        registry.close_all();
         assert_eq!((&entry.stream).read(&mut [0]).unwrap(), 0);
         registry.remove(1);
         assert!(registry.wait_until_empty(Duration::ZERO));

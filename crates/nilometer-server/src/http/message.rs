@@ -1,4 +1,7 @@
-//! Requests and responses of HTTP/1: one of each per connection, with bounded memory and time.
+//! Requests and responses of HTTP/1, with bounded memory and time.
+//!
+//! A connection has one request, or several one after the other where the port allows it: then another may follow a
+//! response before which the whole request was read.
 //!
 //! The crate `httparse` parses the head; this module checks its meaning. Fields that affect safety may occur once. A body
 //! is only read if the handler requests it. It has a `Content-Length`, or comes in chunks where the handler takes those.
@@ -96,14 +99,15 @@ impl HttpResponse {
     }
 
     /// Returns the head; `framing` are the lines that describe the body.
-    fn head(&self, framing: &str) -> String {
+    fn head(&self, framing: &str, stays: bool) -> String {
         let mut head = format!("HTTP/1.1 {}\r\n{framing}", self.status);
         if !self.kind.is_empty() {
             head.push_str(&format!("Content-Type: {}\r\n", self.kind));
         }
-        head.push_str(
-            "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
-        );
+        if !stays {
+            head.push_str("Connection: close\r\n");
+        }
+        head.push_str("Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n");
         for (name, value) in &self.fields {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -137,6 +141,8 @@ pub(super) struct RequestHead {
     pub(super) query: String,
     /// The fields, with names in lower case.
     fields: Vec<(String, String)>,
+    /// True if it is of HTTP/1.1, whose connections stay unless a field says otherwise.
+    is_newest: bool,
 }
 
 impl RequestHead {
@@ -148,7 +154,15 @@ impl RequestHead {
 
     /// True if a body follows.
     fn has_body(&self) -> bool {
-        self.field("content-length").is_some() || self.field("transfer-encoding").is_some()
+        let length = self.field("content-length");
+        length.is_some_and(|length| length != "0") || self.field("transfer-encoding").is_some()
+    }
+
+    /// True if the client may send another request on the connection.
+    fn keeps_connection(&self) -> bool {
+        let named = self.fields.iter().filter(|(name, _)| name == "connection");
+        let mut options = named.flat_map(|(_, value)| value.split(','));
+        self.is_newest && !options.any(|option| option.trim().eq_ignore_ascii_case("close"))
     }
 
     /// Parses a head. Returns `None` if it is incomplete.
@@ -186,6 +200,7 @@ impl RequestHead {
             path,
             query,
             fields,
+            is_newest: request.version == Some(1),
         };
         Ok(Some((head, length)))
     }
@@ -213,7 +228,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// A connection with one request.
+/// A connection with one request at a time.
 pub(super) struct Connection {
     entry: Arc<ConnectionEntry>,
     transport: Transport,
@@ -222,6 +237,8 @@ pub(super) struct Connection {
     rest: Vec<u8>,
     /// True if the client has sent bytes that were not read.
     unread: bool,
+    /// True if another request may follow the response.
+    stays: bool,
     /// True if the head of a response in chunks was sent.
     in_chunks: bool,
     /// True if the response breaks off: its end must be missing.
@@ -252,6 +269,7 @@ impl Connection {
             until,
             rest: Vec::new(),
             unread: false,
+            stays: false,
             in_chunks: false,
             is_aborted: false,
         })
@@ -272,11 +290,35 @@ impl Connection {
         client_of(&self.entry.stream)
     }
 
+    /// Allows another request after the response to one, if its client keeps the connection.
+    pub(super) fn allow_next(&mut self, head: &RequestHead) {
+        self.stays = head.keeps_connection();
+    }
+
+    /// Waits for the next request to begin, for at most `idle`; it must arrive within `patience` from then on. False if
+    /// there is none.
+    pub(super) fn await_next(&mut self, idle: Duration, patience: Duration) -> bool {
+        self.stays = false;
+        self.in_chunks = false;
+        self.until = Instant::now() + idle;
+        let mut bytes = std::mem::take(&mut self.rest);
+        if bytes.is_empty() && self.read_more(&mut bytes).is_err() {
+            return false;
+        }
+        self.rest = bytes;
+        self.until = Instant::now() + patience;
+        true
+    }
+
     /// Reads the head of the request.
     pub(super) fn read_head(&mut self) -> Result<RequestHead, ReadError> {
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.rest);
+        let mut reads = bytes.is_empty();
         loop {
-            self.read_more(&mut bytes)?;
+            if reads {
+                self.read_more(&mut bytes)?;
+            }
+            reads = true;
             let parsed = RequestHead::parse(&bytes).and_then(|parsed| match parsed {
                 None if bytes.len() > HEAD_BYTES_MAX => Err(too_long()),
                 parsed => Ok(parsed),
@@ -290,6 +332,7 @@ impl Connection {
                 }
                 Ok(None) => {}
                 Err(answer) => {
+                    self.stays = false;
                     self.unread = true;
                     return Err(ReadError::Refused(answer));
                 }
@@ -333,7 +376,7 @@ impl Connection {
                 ));
             }
         }
-        body.truncate(length);
+        self.rest = body.split_off(length);
         self.unread = false;
         Ok(body)
     }
@@ -408,8 +451,13 @@ impl Connection {
                 ));
             }
             if length == 0 {
-                // Fields may follow; the connection ends after the response.
-                self.unread = true;
+                // If fields follow, the connection ends after the response.
+                unread.drain(..begin);
+                while unread.len() < CHUNK_END.len() && self.read_more(&mut unread).is_ok() {}
+                self.unread = !unread.starts_with(CHUNK_END);
+                if !self.unread {
+                    self.rest = unread.split_off(CHUNK_END.len());
+                }
                 return Ok(body);
             }
             let end = begin + length;
@@ -427,7 +475,8 @@ impl Connection {
     /// Sends the head of a response whose body follows in chunks, see [`Self::send_chunk`].
     pub(super) fn begin_chunks(&mut self, answer: &HttpResponse) -> io::Result<()> {
         self.in_chunks = true;
-        let head = answer.head("Transfer-Encoding: chunked\r\n");
+        self.stays &= !self.unread;
+        let head = answer.head("Transfer-Encoding: chunked\r\n", self.stays);
         self.write(head.as_bytes())
     }
 
@@ -476,8 +525,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the response, or the end of the one in chunks that was begun, and ends the connection.
-    pub(super) fn send(mut self, answer: &HttpResponse, head_only: bool) -> io::Result<()> {
+    /// Sends the response, or the end of the one in chunks that was begun. True if another request may follow.
+    pub(super) fn send(&mut self, answer: &HttpResponse, head_only: bool) -> io::Result<bool> {
         if self.in_chunks && self.is_aborted {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
@@ -488,7 +537,8 @@ impl Connection {
                 "" => String::new(),
                 _ => format!("Content-Length: {}\r\n", answer.body.len()),
             };
-            self.write(answer.head(&length).as_bytes())?;
+            self.stays &= !self.unread;
+            self.write(answer.head(&length, self.stays).as_bytes())?;
             if !head_only {
                 self.write(answer.body.as_bytes())?;
             }
@@ -497,7 +547,7 @@ impl Connection {
         if self.unread {
             self.drain();
         }
-        Ok(())
+        Ok(self.stays)
     }
 
     /// Writes in parts, so that a slow reader is not waited for forever.

@@ -48,6 +48,7 @@ impl Monitored {
 
     /// Sends a request; returns the body of the answer, which is complete when the connection is closed.
     fn send(port: u16, request: &str, expected: &str) -> String {
+        let request = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
         let answer = exchange(port, request.as_bytes());
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         assert!(

@@ -1,6 +1,7 @@
 //! The port for clients of InfluxDB, through a real server.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
@@ -50,6 +51,7 @@ impl Influx {
     }
 
     fn send(&self, head: &str, body: &[u8]) -> HttpAnswer {
+        let head = head.replacen("\r\n", "\r\nConnection: close\r\n", 1);
         let text = exchange(self.port, &[head.as_bytes(), body].concat());
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -109,6 +111,115 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("memory");
     encoder.finish().expect("memory")
+}
+
+/// A client that keeps its connection.
+struct KeptConnection(BufReader<TcpStream>);
+
+impl KeptConnection {
+    fn open(influx: &Influx) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", influx.port)).expect("a connection");
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("an option");
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).expect("bytes are taken");
+    }
+
+    /// Returns the head and the body of the next answer.
+    fn read(&mut self) -> (String, String) {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let read = self.0.read_line(&mut head).expect("an answer");
+            assert!(read > 0, "the end: {head}");
+        }
+        let length = head.split("Content-Length: ").nth(1);
+        let length = length.and_then(|rest| rest.split("\r\n").next());
+        let length = length.map_or(0, |text| text.parse().expect("a number"));
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).expect("a body");
+        (head, String::from_utf8(body).expect("text"))
+    }
+
+    /// True if the server has closed the connection.
+    fn is_at_end(&mut self) -> bool {
+        self.0.read(&mut [0]).expect("the end or a byte") == 0
+    }
+}
+
+fn write_of(line: &str, more: &str) -> Vec<u8> {
+    let length = line.len();
+    format!("POST /write?db=d&precision=ms HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {length}\r\n\r\n{line}")
+        .into_bytes()
+}
+
+#[test]
+fn a_connection_takes_one_request_after_the_other() {
+    let influx = Influx::start(&[]);
+    let mut kept = KeptConnection::open(&influx);
+    for time in 0..3 {
+        kept.send(&write_of(&format!("m,h=a v=1 {time}"), ""));
+        let (head, _) = kept.read();
+        assert!(head.starts_with("HTTP/1.1 204"), "{head}");
+        assert!(!head.contains("Connection: close"), "{head}");
+    }
+    // Several at once, one in chunks, and one with an error behind which the connection stays.
+    let chunks =
+        b"POST /write?db=d&precision=ms HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n\
+        5\r\nm,h=a\r\n6\r\n v=1 4\r\n0\r\n\r\n";
+    let count =
+        b"GET /query?db=d&epoch=ms&q=SELECT%20count(v)%20FROM%20m HTTP/1.1\r\nHost: x\r\n\r\n";
+    let invalid = write_of("m,h=a v=", "");
+    let ping = b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n";
+    let together = [
+        &write_of("m,h=a v=1 3", "")[..],
+        chunks,
+        &invalid,
+        ping,
+        count,
+    ];
+    kept.send(&together.concat());
+    for status in ["204", "204", "400", "204"] {
+        let (head, _) = kept.read();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+    }
+    let (head, body) = kept.read();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(body.contains("[[0,5]]"), "{body}");
+    kept.send(&write_of("m,h=a v=1 5", "Connection: Close\r\n"));
+    assert!(kept.read().0.contains("Connection: close"));
+    assert!(kept.is_at_end());
+}
+
+#[test]
+fn connections_end_where_the_next_request_could_not_be_found() {
+    let influx = Influx::start(&[]);
+    let with_trailer = "POST /write?db=d HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n\
+        9\r\nm,h=a v=1\r\n0\r\nX: y\r\n\r\n";
+    let unread = "POST /unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc";
+    let older = "GET /ping HTTP/1.0\r\nHost: x\r\n\r\n";
+    for request in [with_trailer, unread, older, "no request\r\n\r\n"] {
+        let mut kept = KeptConnection::open(&influx);
+        kept.send(request.as_bytes());
+        let (head, _) = kept.read();
+        assert!(head.contains("Connection: close"), "{request}: {head}");
+        assert!(kept.is_at_end());
+    }
+}
+
+#[test]
+fn idle_connections_do_not_delay_the_end() {
+    let mut influx = Influx::start(&[]);
+    let mut kept = KeptConnection::open(&influx);
+    kept.send(&write_of("m,h=a v=1 1", ""));
+    kept.read();
+    let began = Instant::now();
+    influx.server.signal("TERM");
+    assert_eq!(influx.server.wait().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(15));
+    assert!(kept.is_at_end());
 }
 
 #[test]
