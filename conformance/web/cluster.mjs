@@ -104,6 +104,18 @@ const checks = {
     assert.ok(moves.some(([, what]) => what === "partition"), JSON.stringify(moves));
   },
 
+  async cluster_has_no_buckets_to_show() {
+    await page.goto(`${WEB}/#/c/garden/soil/buckets`);
+    await page.getByText("Buckets are in the partitions").waitFor();
+    await page.goto(`${WEB}/#/c/garden/soil/health`);
+    await page.getByText("this server is a node of a cluster").first().waitFor();
+    await page.getByText("Mean bucket").waitFor();
+    await page.goto(`${WEB}/#/c/garden/soil/query`);
+    await page.getByText("300 documents").waitFor();
+    await page.goto(`${WEB}/#/cluster`);
+    await page.locator(".chunks li").first().waitFor();
+  },
+
   async cluster_is_used_by_keyboard() {
     const chosen = page.getByLabel("Collection", { exact: true });
     await chosen.focus();

@@ -565,6 +565,15 @@ fn statistics_are_sums_of_the_partitions() {
     let sums = parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
     assert_eq!(of(stats.as_ref()), sums);
     assert_eq!(sums.0, 10);
+    let average = |stats: DocRef<'_>| {
+        let timeseries = stats.get("timeseries").as_document().unwrap();
+        timeseries.get("avgBucketSize").as_exact_i64().unwrap()
+    };
+    let parts = shards
+        .iter()
+        .map(|shard| shard.value().as_document().unwrap());
+    let weighed: i64 = parts.map(|part| average(part) * of(part).0).sum();
+    assert_eq!(average(stats.as_ref()), weighed / sums.0);
     let whole = cluster.router.run(doc! {"collStats": "c"});
     assert!(matches!(whole.get("sharded"), ValueRef::Bool(false)));
     assert!(whole.get("primary").as_str().is_some(), "{}", show(&whole));

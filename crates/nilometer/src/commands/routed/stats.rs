@@ -148,7 +148,13 @@ pub(super) fn sums_of_all(replies: &[Document], field: &str) -> Document {
     out.finish()
 }
 
-/// Adds the counters of time series, in the order of the first partition. Averages are not added.
+/// Averages of time series, and the counter by which those of partitions are weighed.
+const AVERAGES: [(&str, &str); 2] = [
+    ("avgBucketSize", "bucketCount"),
+    ("avgNumMeasurementsPerCommit", "numCommits"),
+];
+
+/// Adds the counters of time series, in the order of the first partition.
 fn timeseries(replies: &[Document]) -> Document {
     let parts: Vec<DocRef<'_>> = replies
         .iter()
@@ -158,10 +164,12 @@ fn timeseries(replies: &[Document]) -> Document {
     for element in parts.iter().take(1).flat_map(|part| part.iter()) {
         let name = element.name();
         match element.value().as_exact_i64() {
-            Some(_) if name.starts_with("avg") => {}
             Some(_) => {
-                let total = parts.iter().map(|part| number(part.get(name))).sum::<i64>();
-                out.append(name, total);
+                let average = AVERAGES.iter().find(|(average, _)| *average == name);
+                let weight = |part: &DocRef<'_>| average.map_or(1, |(_, of)| number(part.get(of)));
+                let sum: i64 = parts.iter().map(|p| number(p.get(name)) * weight(p)).sum();
+                let all = average.map_or(1, |_| parts.iter().map(weight).sum());
+                out.append(name, sum.checked_div(all).unwrap_or(0));
             }
             None => {
                 out.append_element(element);

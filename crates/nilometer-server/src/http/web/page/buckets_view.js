@@ -100,7 +100,13 @@ async function fullCount(signal) {
   }
 }
 
+/** The code of what a router does not have. */
+const NOT_ON_ROUTER = 115;
+
 function trouble(error, { db, name }) {
+  if (error.code === NOT_ON_ROUTER) {
+    return empty("Buckets are in the partitions", h("p", null, "A router reads the measurements of all partitions, not their buckets. ", h("a", { href: "#/cluster" }, "The view of the cluster"), " shows which partitions have which series."));
+  }
   if (error.code !== 13) return failure(error);
   return empty(
     "Buckets are not for this user",

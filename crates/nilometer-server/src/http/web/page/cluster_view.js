@@ -82,7 +82,7 @@ class ClusterView {
     this.moves = h("div");
     this.tiles = h("div", { class: "tiles" });
     this.problem = h("div");
-    this.chosen = h("select", { onchange: () => this.turnTo(0) });
+    this.chosen = h("select", { onchange: () => this.choose() });
     this.chunks = h("div", { class: "stack" });
     this.collections = h("section", { class: "card" }, h("h2", null, "Sharded collections"), this.pick(), this.chunks);
     this.element = h("div", { class: "view" }, h("h1", null, "Cluster"), this.problem, this.tiles, this.nodes, this.partitions, this.collections, this.moves);
@@ -225,6 +225,12 @@ class ClusterView {
     this.chosen.replaceChildren(...collections.map(({ _id }) => h("option", { value: _id }, plain(_id))));
     if (this.keys.has(before)) this.chosen.value = before;
     this.chosen.parentElement.hidden = collections.length === 0;
+  }
+
+  choose() {
+    this.drawn = undefined;
+    this.chunks.replaceChildren(h("p", { class: "quiet" }, "Reading ranges…"));
+    this.turnTo(0);
   }
 
   turnTo(page) {

@@ -51,6 +51,8 @@ export function healthView(target) {
 }
 
 function trouble(error, { name }) {
+  // What a router does not have.
+  if (error.code === 115) return notice("info", "A part of this view is left out: this server is a node of a cluster.", "Buckets are in the partitions.");
   if (error.code === 13) return notice("info", "A part of this view is not for this user.", `The role clusterMonitor allows figures and indexes, the role backup the buckets of ${name}.`);
   return failure(error);
 }
