@@ -7,6 +7,7 @@ cause.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import shutil
@@ -111,13 +112,24 @@ def run(folder, name, address):
         yield f"{name}::{group}::{case.get('name')}".replace(": ", ":"), error
 
 
+# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free.
+PORTS = range(32_000, 32_700)
+
+
+def free_port():
+    for port in PORTS:
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 class ReplicaSet:
     """A replica set of one, with the fail points of tests."""
 
     def __enter__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.folder = tempfile.TemporaryDirectory()
         command = [os.environ["NILOMETER_BINARY"], "serve", "--dbpath", self.folder.name, "--quiet"]
         command += ["--port", str(port), "--bind_ip", "127.0.0.1", "--replSet", "rs"]

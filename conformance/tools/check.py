@@ -47,10 +47,17 @@ def tool(program, uri, *arguments):
     return done.stdout
 
 
+# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free.
+PORTS = iter(range(31_000, 32_000))
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    for port in PORTS:
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @contextlib.contextmanager

@@ -2,12 +2,12 @@
 //!
 //! It is built by Go, once, into the target folder. Its conditional writes are atomic since 1.8; it does not sync.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process::{Outcome, exists, run, target_folder};
+use crate::process::{Outcome, exists, free_port, run, target_folder};
 
 const MODULE: &str = "github.com/versity/versitygw/cmd/versitygw";
 const VERSION: &str = "v1.8.0";
@@ -85,9 +85,7 @@ impl StoreProcess {
         let folder = format!("nilometer-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
-        let port = listener.local_addr().map_err(|e| e.to_string())?.port();
-        drop(listener);
+        let port = free_port()?;
         let process = command(&folder, port)?
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -3,8 +3,11 @@
 //! Output is passed through, so that a long step shows its progress. A failed command is an error that repeats its line.
 
 use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The result of a task; the error is a text for a person.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
@@ -18,6 +21,10 @@ pub(crate) const WORKSPACE: [&str; 5] = [
     "--exclude",
     "nilometer-bench-cluster",
 ];
+
+/// The ports that servers get here. They lie below those that the system gives to outgoing connections (from 32,768 on Linux): such a
+/// port, free when it is chosen, may belong to a connection of a client when the server opens it.
+const PORTS: Range<u16> = 30_000..31_000;
 
 /// The folder that holds the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -36,6 +43,20 @@ pub(crate) fn target_folder() -> PathBuf {
 /// True where a skipped check counts as a failed one.
 pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1")
+}
+
+/// Returns a free port, another at each call; an error if none is left.
+pub(crate) fn free_port() -> Outcome<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(PORTS.start);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if !PORTS.contains(&port) {
+            return Err(format!("no port of {PORTS:?} is free"));
+        }
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
 }
 
 /// A command for the `cargo` that runs this task, in the workspace's root.

@@ -1,12 +1,12 @@
 //! A server for one client: built, started on a free port over an empty directory, stopped.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::process::{Outcome, WORKSPACE, cargo, run, target_folder};
+use crate::process::{Outcome, WORKSPACE, cargo, free_port, run, target_folder};
 
 /// From start to the first accepted connection.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -197,12 +197,6 @@ fn run_quietly(command: &mut Command) -> Outcome {
         .success()
         .then_some(())
         .ok_or_else(|| format!("{status}"))
-}
-
-/// A port that is free at this moment.
-fn free_port() -> Outcome<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| e.to_string())?;
-    Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
 }
 
 #[cfg(test)]
