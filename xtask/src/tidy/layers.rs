@@ -134,6 +134,11 @@ pub(crate) const LAYERED: &[Layered] = &[
                 reason: "plans and builds what computes the bins that are not stored, when it knows them",
             },
             Exception {
+                from: "scan::rollup::*",
+                to: "build",
+                reason: "builds what computes open bins, when it knows which of them are kept",
+            },
+            Exception {
                 from: "sink::*",
                 to: "build",
                 reason: "these operators run pipelines of their own, which they build for each document or branch",

@@ -46,7 +46,8 @@ pub use namespace::{
     is_internal_database,
 };
 pub use rollups::{
-    HEADER_KEY, RollupList, RollupListGuard, RollupOptions, RollupProgress, StoredRollup,
+    BINS_VERSION_KEY, HEADER_KEY, OpenBins, RollupList, RollupListGuard, RollupOptions,
+    RollupProgress, StoredRollup,
 };
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,

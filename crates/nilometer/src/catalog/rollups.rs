@@ -4,6 +4,7 @@
 //! view entry ── rollup: {uuid, keyspace, source, pipeline, lateness, refresh, expireAfterSeconds}
 //!                        │
 //!                        └─ keyspace   [0]  header: how far the stored bins are closed, frozen and expired
+//!                                      [0 1] version of the bins
 //!                                      [1…] marks of bins that have changed since they were stored
 //!                                      [2…] bins
 //! ```
@@ -28,6 +29,9 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// The key of the header in the keyspace of a rollup.
 pub const HEADER_KEY: &[u8] = &[0];
+
+/// The key of the version of the bins in the keyspace of a rollup.
+pub const BINS_VERSION_KEY: &[u8] = &[0, 1];
 
 /// The options of a rollup that `collMod` changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,17 @@ impl RollupProgress {
     }
 }
 
+/// States that open bins of a rollup get from the bins that the rollup below has stored, kept for later queries.
+#[derive(Debug)]
+pub struct OpenBins {
+    /// The version of the bins below.
+    pub version: u64,
+    /// The first instant, and the first after it, of the bins below.
+    pub span: (i64, i64),
+    /// Keys with states, as `$group` returns them; `None` if they are too large to be kept.
+    pub groups: Option<Vec<Document>>,
+}
+
 /// A rollup as the catalog stores it.
 #[derive(Debug)]
 pub struct StoredRollup {
@@ -129,6 +144,7 @@ pub struct StoredRollup {
     /// Held by what computes bins.
     refreshing: Mutex<()>,
     definition: CompiledSlot,
+    open_bins: Mutex<Option<Arc<OpenBins>>>,
     /// The list in which it is, and the rollup it stands on, if it does.
     place: OnceLock<RollupPlace>,
 }
@@ -154,6 +170,7 @@ impl StoredRollup {
             is_touched: AtomicBool::new(true),
             refreshing: Mutex::default(),
             definition: CompiledSlot::default(),
+            open_bins: Mutex::default(),
             place: OnceLock::new(),
         }
     }
@@ -205,6 +222,18 @@ impl StoredRollup {
         compile: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         self.definition.get_or_compile(compile)
+    }
+
+    /// Returns what was kept of its open bins.
+    pub fn open_bins(&self) -> Option<Arc<OpenBins>> {
+        let kept = self.open_bins.lock();
+        kept.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps states of its open bins instead of the earlier ones.
+    pub fn keep_open_bins(&self, states: Arc<OpenBins>) {
+        let kept = self.open_bins.lock();
+        *kept.unwrap_or_else(PoisonError::into_inner) = Some(states);
     }
 
     /// Returns the list that the rollup is in; `None` if its source is gone.

@@ -35,7 +35,7 @@ use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::resolve::measurements;
 use crate::query::source::RollupSource;
 use crate::rollup::RollupView;
-use crate::rollup::view::{KEY_FIELD, TimeSpan, put_header, put_mark};
+use crate::rollup::view::{KEY_FIELD, TimeSpan, put_header, put_mark, put_version};
 use crate::services::Services;
 
 use self::bin_batch::BinBatch;
@@ -339,6 +339,16 @@ impl RefreshRun<'_> {
         Ok(())
     }
 
+    /// Commits a batch that changes bins, if it does, with another version of them.
+    fn commit_bins(&self, mut batch: WriteBatch) -> Result<()> {
+        if !batch.is_empty() {
+            // Two processes that both believed to be the writer never choose the same.
+            let version = self.refresher.services.ids.random();
+            put_version(&mut batch, self.rollup, version);
+        }
+        self.commit_batch(batch)
+    }
+
     /// Stores the bins that have closed since the last refresh.
     fn extend(&self, target: i64) -> Result<()> {
         let mut header = self.view()?.progress;
@@ -469,7 +479,7 @@ impl RefreshRun<'_> {
             let is_done = self
                 .view()?
                 .delete_bins(&mut batch, span, DELETED_BINS_MAX)?;
-            self.commit_batch(batch)?;
+            self.commit_bins(batch)?;
             if is_done {
                 return Ok(());
             }

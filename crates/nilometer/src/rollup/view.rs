@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! [0]                                            header: see the catalog
+//! [0] [1]                                        version of the bins (8), random
 //! [1] bin (8) generation (8) end (8) key         {k: key of the first bin, or null for every series}
 //! [2] bin (8) key                                {k: key, s: [state, …]}
 //! ```
@@ -20,7 +21,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-use crate::catalog::{HEADER_KEY, RollupProgress, StoredRollup};
+use crate::catalog::{BINS_VERSION_KEY, HEADER_KEY, RollupProgress, StoredRollup};
 use crate::error::{Error, ErrorCode, Result};
 
 const MARKS: u8 = 1;
@@ -80,6 +81,16 @@ impl RollupView {
             keyspace: rollup.keyspace,
             snapshot,
         })
+    }
+
+    /// Returns the version of the bins: another after each change of one. `None` if they were not changed since versions exist.
+    pub fn version(&self) -> Result<Option<u64>> {
+        let stored = self.snapshot.get(self.keyspace, BINS_VERSION_KEY)?;
+        let Some(bytes) = stored else {
+            return Ok(None);
+        };
+        let version = <[u8; 8]>::try_from(&*bytes).map_err(|_| damaged())?;
+        Ok(Some(u64::from_be_bytes(version)))
     }
 
     /// Returns the marks, in the order of their first bins.
@@ -227,6 +238,12 @@ pub fn put_bin(batch: &mut WriteBatch, rollup: &StoredRollup, start_ms: i64, bin
 /// Removes the bin with this key.
 pub fn delete_bin(batch: &mut WriteBatch, rollup: &StoredRollup, start_ms: i64, key: DocRef<'_>) {
     batch.delete(rollup.keyspace, bin_key(start_ms, key));
+}
+
+/// Stores the version of the bins, in the batch that changes them.
+pub fn put_version(batch: &mut WriteBatch, rollup: &StoredRollup, version: u64) {
+    let version = version.to_be_bytes().to_vec();
+    batch.put(rollup.keyspace, BINS_VERSION_KEY.to_vec(), version);
 }
 
 /// Stores the header.

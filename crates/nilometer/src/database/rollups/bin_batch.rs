@@ -74,7 +74,7 @@ impl RefreshRun<'_> {
     pub(super) fn commit(&self, mut out: BinBatch) -> Result<()> {
         if !out.batch.is_empty() {
             out.notes.add_to(&mut out.batch);
-            self.commit_batch(out.batch)?;
+            self.commit_bins(out.batch)?;
         }
         Ok(())
     }

@@ -11,22 +11,28 @@
 //!
 //! Where a rollup answers a group of its source, another thread computes a live span while the stored one before it is read.
 
+mod open_bins;
+mod rows;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
-use smallvec::SmallVec;
+use nilometer_bson::{DocRef, DocumentBuilder, Value};
 
-use super::super::build::Builder;
-use super::super::group::output::{SAVED_KEY, SAVED_STATES};
-use super::super::workers::TaskAhead;
-use super::super::{BoxOperator, ExecContext, ExecSettings, Operator, ROWS_PER_BATCH, RowBatch};
+use self::open_bins::OpenBinScan;
+pub(crate) use self::rows::bin_document;
+use self::rows::{BinRows, document_of};
 use super::Nothing;
 use crate::error::Result;
+use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{EvalContext, ParseContext};
 use crate::query::batch::Batch;
+use crate::query::exec::build::Builder;
+use crate::query::exec::workers::TaskAhead;
+use crate::query::exec::{
+    BoxOperator, ExecContext, ExecSettings, Operator, ROWS_PER_BATCH, RowBatch,
+};
 use crate::query::pipeline::{GroupStage, MatchStage, Stage};
 use crate::query::planner;
 use crate::query::planner::logical::{LogicalPlan, LogicalSource};
@@ -38,9 +44,6 @@ use crate::query::planner::rules::{LogicalRule, RuleSet, UseRollup};
 use crate::query::source::{RollupSource, ScanCounters};
 use crate::rollup::view::TimeSpan;
 use crate::rollup::{PartSource, RollupDefinition, RollupView, StoredBin};
-
-/// States of a bin that need no allocation.
-const STATES_INLINE: usize = 16;
 
 /// A span of time that is read from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ enum CurrentPart {
 
 /// Reads a rollup.
 pub(crate) struct RollupScan {
-    input: RollupInput,
+    rows: BinRows,
     builder: Builder,
     counters: Arc<ScanCounters>,
     /// `None` before the first batch.
@@ -85,7 +88,7 @@ impl RollupScan {
         }
         let builder = builder.with_settings(Arc::new(settings));
         Self {
-            input,
+            rows: BinRows::new(input),
             builder,
             counters,
             parts: None,
@@ -95,17 +98,21 @@ impl RollupScan {
         }
     }
 
+    fn input(&self) -> &RollupInput {
+        self.rows.input()
+    }
+
     fn begin(&mut self, cx: &ExecContext<'_>) -> Result<VecDeque<RollupPart>> {
-        let rollup = &self.input.rollup;
+        let rollup = &self.input().rollup;
         let view = RollupView::open(&*rollup.engine, &rollup.stored)?;
         let of_series = self.filter_of_series();
         let wanted = |key: DocRef<'_>| match &of_series {
-            Some(filter) => filter.matches(self.document_of(key).as_ref(), &cx.eval),
+            Some(filter) => filter.matches(document_of(key).as_ref(), &cx.eval),
             None => Ok(true),
         };
-        let parts = match self.input.of_series {
-            true => parts_of_series(&view, &self.input, &wanted)?,
-            false => parts_of(&view, &self.input, &wanted)?,
+        let parts = match self.input().of_series {
+            true => parts_of_series(&view, self.input(), &wanted)?,
+            false => parts_of(&view, self.input(), &wanted)?,
         };
         self.view = Some(view);
         Ok(parts)
@@ -113,21 +120,13 @@ impl RollupScan {
 
     /// Returns the condition on keys whose documents may pass, whatever their bin; `None` if all may.
     fn filter_of_series(&self) -> Option<MatchExpression> {
-        let filter = self.input.key_filter.clone()?;
-        let time = &*self.input.rollup.definition.time_name;
+        let filter = self.input().key_filter.clone()?;
+        let time = &*self.input().rollup.definition.time_name;
         let in_id = format!("_id.{time}");
         // The whole key has the time of its bin.
         let has_time = |path: &str| path == time || path == "_id" || path.starts_with(&in_id);
         let (of_series, _) = filter.split(|path| !has_time(path));
         Some(of_series)
-    }
-
-    /// Returns a document of the rollup without its accumulators.
-    fn document_of(&self, key: DocRef<'_>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append("_id", Value::Document(key.to_document()));
-        out.append_all(key);
-        out.finish()
     }
 
     /// Begins to read `part`, and to compute `next`.
@@ -163,7 +162,7 @@ impl RollupScan {
         cx: &ExecContext<'_>,
     ) -> Result<Option<TaskAhead<BegunPart>>> {
         let threads = self.builder.settings.threads.as_ref();
-        let Some(threads) = threads.filter(|_| self.input.of_series) else {
+        let Some(threads) = threads.filter(|_| self.input().of_series) else {
             return Ok(None);
         };
         let mut operator = self.live(span)?;
@@ -180,31 +179,51 @@ impl RollupScan {
 
     /// Returns what computes the bins of a span.
     fn live(&self, span: TimeSpan) -> Result<BoxOperator> {
-        let mapping = self.input.output.mapping();
+        let mapping = self.input().output.mapping();
         let selected = mapping.map(|mapping| mapping.fields.as_slice());
-        if self.input.of_series
+        if let Some(scan) = self.over_open_bins(span, selected) {
+            return Ok(Box::new(scan));
+        }
+        if self.input().of_series
             && let Some(plan) = self.plan_over_parent(span)
         {
             return self.builder.build(plan);
         }
         live_bins(
             &self.builder,
-            &self.input.rollup,
+            &self.input().rollup,
             span,
-            self.input.series_filter.as_ref(),
+            self.input().series_filter.as_ref(),
             selected,
-            self.input.of_series,
+            self.input().of_series,
+        )
+    }
+
+    /// Returns what computes the bins of all series; `None` if there is no rollup below, or some series are asked for.
+    fn over_open_bins(&self, span: TimeSpan, selected: Option<&[usize]>) -> Option<OpenBinScan> {
+        let input = self.input();
+        if input.key_filter.is_some() || input.series_filter.is_some() {
+            return None;
+        }
+        let all: Vec<usize> = (0..input.rollup.definition.fields.len()).collect();
+        let selected = selected.unwrap_or(&all);
+        OpenBinScan::new(
+            &input.rollup,
+            &self.builder,
+            span,
+            selected,
+            input.of_series,
         )
     }
 
     /// Returns the plan that reads the measurements of a span from the rollup below: what is open here may be stored there. `None`
     /// if there is none, or if the condition cannot be put to its key.
     fn plan_over_parent(&self, span: (i64, i64)) -> Option<PhysicalPlan> {
-        let rollup = &self.input.rollup;
-        let (parent, asked) = (rollup.parent.as_ref()?, self.input.output.mapping()?);
+        let rollup = &self.input().rollup;
+        let (parent, asked) = (rollup.parent.as_ref()?, self.input().output.mapping()?);
         let from_parent = rollup.definition.from_parent.as_ref()?;
         let mut conjuncts = Vec::new();
-        for conjunct in self.input.key_filter.iter().cloned() {
+        for conjunct in self.input().key_filter.iter().cloned() {
             for conjunct in conjunct.into_conjuncts() {
                 conjuncts.push(from_parent.parts.iter().find_map(
                     |(name, source)| match source {
@@ -218,7 +237,7 @@ impl RollupScan {
             rollup: Arc::clone(parent),
             span,
             key_filter: (!conjuncts.is_empty()).then(|| MatchExpression::and(conjuncts)),
-            series_filter: self.input.series_filter.clone(),
+            series_filter: self.input().series_filter.clone(),
             output: RollupOutput::States(
                 StateMapping::of_parent(&rollup.definition)?.only(&asked.fields),
             ),
@@ -226,74 +245,6 @@ impl RollupScan {
         };
         let group = group_of(&rollup.definition, &asked.fields);
         states_plan(input, group).ok()
-    }
-
-    /// Returns the row of a group with partial states; `None` if it does not pass.
-    fn row(
-        &self,
-        group: DocRef<'_>,
-        is_stored: bool,
-        cx: &ExecContext<'_>,
-    ) -> Result<Option<Document>> {
-        let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
-        let is_tested = is_stored || !self.input.of_series;
-        if let Some(filter) = self.input.key_filter.as_ref().filter(|_| is_tested)
-            && !filter.matches(self.document_of(key).as_ref(), &cx.eval)?
-        {
-            return Ok(None);
-        }
-        let definition = &self.input.rollup.definition;
-        if matches!(self.input.output, RollupOutput::Bins) {
-            return Ok(Some(group.to_document()));
-        }
-        let Some(mapping) = self.input.output.mapping() else {
-            return bin_document(definition, group, &cx.eval).map(Some);
-        };
-        let states = group.get(SAVED_STATES);
-        // A key may become longer: a part may be a constant.
-        let mut out = DocumentBuilder::with_capacity(group.as_bytes().len() + 64);
-        let append_key = |out: &mut DocumentBuilder, field: &str| {
-            mapping.append_key(out, field, key, &definition.time_name)
-        };
-        let is_chosen = !is_stored || mapping.is_all_of(definition.fields.len());
-        if let RollupOutput::Groups(_, names) = &self.input.output {
-            append_key(&mut out, "_id")?;
-            let states = chosen(states, &mapping.fields, is_chosen);
-            for ((name, at), saved) in names.iter().zip(&mapping.fields).zip(states) {
-                if let Some((_, spec)) = definition.fields.get(*at) {
-                    out.append(name, spec.finish_saved(key, saved, &cx.eval)?);
-                }
-            }
-            return Ok(Some(out.finish()));
-        }
-        append_key(&mut out, SAVED_KEY)?;
-        if is_chosen {
-            out.append_ref(SAVED_STATES, states);
-        } else {
-            out.begin_array(SAVED_STATES);
-            let states = chosen(states, &mapping.fields, false);
-            for (at, state) in states.into_iter().enumerate() {
-                out.append_indexed(at, state);
-            }
-            out.end();
-        }
-        Ok(Some(out.finish()))
-    }
-}
-
-/// States of one bin.
-type BinStates<'s> = SmallVec<[ValueRef<'s>; STATES_INLINE]>;
-
-/// Returns the states at some places of an array; all if `is_chosen`.
-fn chosen<'s>(states: ValueRef<'s>, places: &[usize], is_chosen: bool) -> BinStates<'s> {
-    let all = states.as_array().into_iter();
-    let all: BinStates<'_> = all.flat_map(|states| states.iter()).collect();
-    match is_chosen {
-        true => all,
-        false => {
-            let places = places.iter();
-            places.filter_map(|at| all.get(*at).copied()).collect()
-        }
     }
 }
 
@@ -322,7 +273,7 @@ impl Operator for RollupScan {
                             cx.operation.check_interrupt()?;
                         }
                         bins_read += 1;
-                        if let Some(row) = self.row(bin.as_doc(), true, &cx)? {
+                        if let Some(row) = self.rows.row(bin.as_doc(), true, &cx.eval)? {
                             out.push(row);
                         }
                     }
@@ -338,7 +289,7 @@ impl Operator for RollupScan {
                         continue;
                     };
                     for group in batch.into_rows()? {
-                        if let Some(row) = self.row(group.as_ref(), false, &cx)? {
+                        if let Some(row) = self.rows.row(group.as_ref(), false, &cx.eval)? {
                             out.push(row);
                         }
                     }
@@ -353,24 +304,6 @@ impl Operator for RollupScan {
         self.parts = Some(parts);
         Ok(out.into_batch())
     }
-}
-
-/// Returns a group with partial states as a document of the rollup.
-pub(crate) fn bin_document(
-    definition: &RollupDefinition,
-    group: DocRef<'_>,
-    eval: &EvalContext<'_>,
-) -> Result<Document> {
-    let key = group.get(SAVED_KEY).as_document().unwrap_or(DocRef::EMPTY);
-    let states = group.get(SAVED_STATES).as_array();
-    let states = states.iter().flat_map(|states| states.iter());
-    let mut out = DocumentBuilder::with_capacity(2 * group.as_bytes().len());
-    out.append_ref("_id", ValueRef::Document(key));
-    out.append_all(key);
-    for ((name, spec), saved) in definition.fields.iter().zip(states) {
-        out.append(name, spec.finish_saved(key, saved, eval)?);
-    }
-    Ok(out.finish())
 }
 
 /// Returns the parts that hold the bins of the input, in order of time.
