@@ -581,3 +581,44 @@ fn a_write_concern_that_the_set_cannot_meet_is_reported_behind_the_write() {
         assert_eq!(alone.code(insert), 2);
     }
 }
+
+#[test]
+fn a_bulk_write_waits_for_the_disk_once_for_all_collections() {
+    const COLLECTIONS: i32 = 60;
+    let directory = TemporaryDirectory::new();
+    let mut fixture = Fixture::open(&directory.0);
+    for number in 0..COLLECTIONS {
+        let timeseries = doc! {"timeField": "t", "metaField": "m"};
+        fixture.run(doc! {"create": format!("c{number}"), "timeseries": timeseries});
+    }
+    let insert = |number: i32, value: i32| {
+        let document = doc! {"t": Value::DateTime(i64::from(value)), "m": "a", "v": value};
+        Value::from(doc! {"insert": number, "document": document})
+    };
+    let ops: Vec<Value> = (0..COLLECTIONS)
+        .flat_map(|number| [insert(number, 1), insert(number, 2)])
+        .collect();
+    let named = (0..COLLECTIONS).map(|number| doc! {"ns": format!("test.c{number}")}.into());
+    let namespaces: Vec<Value> = named.collect();
+    let bulk = doc! {"bulkWrite": 1, "ops": ops, "nsInfo": namespaces, "errorsOnly": true};
+    let syncs = |fixture: &mut Fixture| {
+        let status = fixture.run(doc! {"serverStatus": 1});
+        let engine = status.get("storageEngine").as_document().expect("figures");
+        let log = engine.get("log").as_document().expect("figures");
+        log.get("syncs").as_exact_i64().expect("a number")
+    };
+    let before = syncs(&mut fixture);
+    let reply = fixture.reply_on("admin", bulk);
+    assert_eq!(
+        reply.get("nInserted").as_exact_i64(),
+        Some(120),
+        "{}",
+        show(&reply)
+    );
+    // The engine syncs on its own, too, while the command runs.
+    let waited = syncs(&mut fixture) - before;
+    assert!((1..20).contains(&waited), "{waited} syncs");
+    for number in 0..COLLECTIONS {
+        assert_eq!(fixture.counted(&format!("c{number}")), 2);
+    }
+}

@@ -304,7 +304,8 @@ impl Bulk<'_> {
             .get(namespace)
             .ok_or_else(|| Error::bad_value("no such namespace"))
             .and_then(|namespace| {
-                let place = (self.database, self.operation);
+                // The command waits for the disk once, at its end.
+                let place = (self.database, self.operation, Durability::Buffered);
                 let retryable = self.retryable.as_ref().map(|command| (command, at));
                 retryable::insert(place, namespace, documents, self.ordered, retryable)
             });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
+use super::change::durability;
 use super::retryable;
 use super::retryable::{Inserted, append_retried};
 use crate::args::Args;
@@ -66,7 +67,7 @@ fn run(
     let operation = &context.operation;
     let retryable = retryable::begin(database, operation)?;
     let retryable = retryable.as_ref().map(|command| (command, 0));
-    let place = (database, operation);
+    let place = (database, operation, durability(operation, true));
     let inserted = retryable::insert(place, &namespace, documents, ordered, retryable)?;
     let counters = &database.services().counters;
     counters.operations.insert.add(count as u64);
@@ -76,18 +77,12 @@ fn run(
 /// Inserts documents into the collection of the name, of any kind; returns the number of inserted documents,
 /// and the errors of the others by position. `record` is stored beside them.
 pub(crate) fn insert_documents<'a>(
-    database: &Database,
-    operation: &OperationContext,
+    (database, operation, durability): (&Database, &OperationContext, Durability),
     namespace: &Namespace,
     documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
     record: Option<&dyn BatchRecord>,
 ) -> Result<(usize, Vec<(usize, Error)>)> {
-    let concern = operation.write_concern;
-    let durability = match concern.journaled && concern.acknowledged {
-        true => Durability::Sync,
-        false => Durability::Buffered,
-    };
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
     let ids = ids.object_ids(now_ms);
     let new_id = || ids.draw();

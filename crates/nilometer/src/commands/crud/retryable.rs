@@ -3,6 +3,7 @@
 //! A statement's number is its position in the command.
 
 use nilometer_bson::{Array, DocRef, DocumentBuilder, Value};
+use nilometer_storage::Durability;
 
 use super::insert::insert_documents;
 use crate::catalog::Namespace;
@@ -47,15 +48,15 @@ pub(crate) struct Inserted {
 
 /// Inserts documents, without those that were inserted before. `first` is the number of the first one's statement.
 pub(crate) fn insert<'a>(
-    (database, operation): (&Database, &OperationContext),
+    (database, operation, durability): (&Database, &OperationContext, Durability),
     namespace: &Namespace,
     documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
     retryable: Option<(&RetryableCommand<'_>, usize)>,
 ) -> Result<Inserted> {
+    let place = (database, operation, durability);
     let Some((command, first)) = retryable else {
-        let (count, errors) =
-            insert_documents(database, operation, namespace, documents, ordered, None)?;
+        let (count, errors) = insert_documents(place, namespace, documents, ordered, None)?;
         return Ok(Inserted {
             count,
             errors,
@@ -86,7 +87,7 @@ pub(crate) fn insert<'a>(
         }
     }
     let record = command.inserts(&statements);
-    let inserted = insert_documents(database, operation, namespace, new, ordered, Some(&record));
+    let inserted = insert_documents(place, namespace, new, ordered, Some(&record));
     let (count, errors) = inserted.inspect_err(|_| command.forget())?;
     let position = |at: usize| statements.get(at).map_or(at, |statement| statement - first);
     let errors = errors.into_iter();
