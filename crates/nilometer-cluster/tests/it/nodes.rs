@@ -193,6 +193,29 @@ fn nodes_take_over_from_each_other_and_others_join() {
     check(&again, 1850);
 }
 
+#[test]
+fn nodes_that_start_at_once_create_one_cluster() {
+    for round in 0..3 {
+        let directory = Scratch::new(&format!("nodes-at-once-{round}"));
+        let url = url(directory.path());
+        let start = || node(&url, &["--partitions", "3"]);
+        let nodes: Vec<Server> = std::thread::scope(|scope| {
+            let starting: Vec<_> = (0..3).map(|_| scope.spawn(start)).collect();
+            let started = starting
+                .into_iter()
+                .map(|node| node.join().expect("a node"));
+            started.collect()
+        });
+        let all: Vec<&Server> = nodes.iter().collect();
+        until_owned(all[0], &all);
+        shard(all[1]);
+        insert(all[2], 0, 48);
+        for node in &all {
+            check(node, 48);
+        }
+    }
+}
+
 /// Writers with numbers, which repeat what failed as drivers do, while a node is killed: nothing is lost, and nothing is there
 /// twice.
 #[test]

@@ -13,7 +13,8 @@ use super::outputs::routed::place_new;
 use super::{Database, HostedPartition, SharedParts};
 use crate::args::Args;
 use crate::catalog::{
-    BUCKETS_PREFIX, CONFIG, Catalog, Namespace, TimeseriesOptions, is_internal_database,
+    BUCKETS_PREFIX, CONFIG, Catalog, Namespace, PLACEMENTS_KEYSPACE, TimeseriesOptions,
+    is_internal_database,
 };
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, OperationContext, Request};
@@ -69,6 +70,13 @@ impl Database {
     ) -> Result<Self> {
         let spill = Some(Arc::from(spill.as_ref()));
         Self::open_router(engine, environment, spill, partitions, Some(coordinator))
+    }
+
+    /// True if a router has created in an engine all that one needs which reads the catalog there.
+    pub fn has_router_catalog(engine: &dyn Engine) -> bool {
+        let all = engine.keyspaces();
+        // The last one that the router with the catalog creates.
+        all.iter().any(|known| known.name == PLACEMENTS_KEYSPACE)
     }
 
     fn open_router(

@@ -170,8 +170,15 @@ impl Catalog {
                     Database::router_among(opened, environment, spill, partitions, coordinator);
                 break (opened, Some((claim, engine)));
             }
-            // Without a database, another node is about to create it.
-            if let Ok(Some(view)) = lock(&self.reader).reader.refresh() {
+            // Without a database, or with a part of one, another node is about to create it.
+            let mut reader = lock(&self.reader);
+            let view = reader.reader.refresh().ok().flatten();
+            let view = view.filter(|view| Database::has_router_catalog(view));
+            if view.is_none() {
+                reader.reader.forget();
+            }
+            drop(reader);
+            if let Some(view) = view {
                 let (view, partitions) = (Arc::new(view), partitions.collect());
                 let opened =
                     Database::router_among(view, environment, spill, partitions, coordinator);
