@@ -3,7 +3,7 @@
 //! A restored state behaves exactly like the original. Bins of rollups keep the values, so they are a stored format for the
 //! accumulators that a rollup may have.
 
-use nilometer_bson::{Binary, DocRef, Value, ValueRef, array};
+use nilometer_bson::{Binary, DocRef, DocumentBuilder, Value, ValueRef, array};
 
 use super::{AccumulatorKind, AccumulatorSpec, AccumulatorState, Total, or_null};
 use crate::error::{Error, ErrorCode, Result};
@@ -109,6 +109,25 @@ impl AccumulatorSpec {
             _ => Value::Document(group.to_document()),
         };
         self.finish(self.restore(&group, saved, ctx)?, ctx)
+    }
+
+    /// Appends the result of a saved state, as [`AccumulatorSpec::finish_saved`] returns it, as the field `name`.
+    pub fn append_saved(
+        &self,
+        out: &mut DocumentBuilder,
+        name: &str,
+        (group, saved): (DocRef<'_>, ValueRef<'_>),
+        ctx: &EvalContext<'_>,
+    ) -> Result<()> {
+        // Most of what rollups keep: without a value between both.
+        if self.kind() == AccumulatorKind::Avg
+            && let Some(average) = as_bytes(saved).and_then(Total::simple_average)
+        {
+            out.append_ref(name, ValueRef::Double(average));
+            return Ok(());
+        }
+        out.append(name, self.finish_saved(group, saved, ctx)?);
+        Ok(())
     }
 
     /// Restores the state of the group with the key `group` from `saved`.
@@ -293,6 +312,11 @@ mod tests {
                     spec.add(&mut away, document.as_ref(), &ctx).unwrap();
                 }
                 let saved = spec.save(away);
+                let mut appended = DocumentBuilder::new();
+                let group = (DocRef::EMPTY, saved.as_ref());
+                spec.append_saved(&mut appended, "v", group, &ctx).unwrap();
+                let finished = spec.finish_saved(group.0, group.1, &ctx).unwrap();
+                assert_eq!(appended.finish(), doc! {"v": finished});
                 let mut away = spec.new_state(&Value::Null, &ctx).unwrap();
                 spec.merge_saved(&mut away, ValueRef::Null, saved.as_ref(), &ctx)
                     .unwrap();

@@ -177,6 +177,29 @@ impl Total {
         Some((total, rest))
     }
 
+    /// Returns the average of a saved total that is followed by the number of its values, where one double holds the total: without
+    /// the total between both. `None` for others, and for none.
+    pub(super) fn simple_average(saved: &[u8]) -> Option<f64> {
+        let (parts, rest) = saved.split_first()?;
+        let (whole, rest) = rest.split_first_chunk()?;
+        let whole = i128::from_le_bytes(*whole);
+        let (total, count) = match parts & (HAS_DOUBLE | HAS_DECIMAL) {
+            0 if whole.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS => (whole as f64, rest),
+            HAS_DOUBLE if whole == 0 => {
+                let (doubles, count) = rest.split_first_chunk::<32>()?;
+                let (doubles, _) = doubles.as_chunks::<8>();
+                let mut numbers = [0.0; 4];
+                for (number, bytes) in numbers.iter_mut().zip(doubles) {
+                    *number = f64::from_le_bytes(*bytes);
+                }
+                (DoubleSum::from_parts(numbers).total(), count)
+            }
+            _ => return None,
+        };
+        let count = u64::from_le_bytes(count.try_into().ok()?);
+        (count != 0).then(|| total / count as f64)
+    }
+
     /// Returns the total.
     pub fn total(&self) -> Number {
         if self.decimals.is_some() {

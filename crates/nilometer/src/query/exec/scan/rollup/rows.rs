@@ -79,7 +79,7 @@ impl BinRows {
                     if let Some((name, at)) = columns.next()
                         && let Some((_, spec)) = definition.fields.get(*at)
                     {
-                        out.append(name, spec.finish_saved(key, state, eval)?);
+                        spec.append_saved(&mut out, name, (key, state), eval)?;
                     }
                     Ok(())
                 };
@@ -142,7 +142,7 @@ pub(crate) fn bin_document(
     out.append_ref("_id", ValueRef::Document(key));
     out.append_all(key);
     for ((name, spec), saved) in definition.fields.iter().zip(states) {
-        out.append(name, spec.finish_saved(key, saved, eval)?);
+        spec.append_saved(&mut out, name, (key, saved), eval)?;
     }
     Ok(out.finish())
 }
