@@ -100,7 +100,7 @@ impl LossyPartition {
         *self.late() = kept;
         let due: Vec<Request> = due;
         for request in due {
-            // Nobody waits for the reply.
+            // The sender has given up: the reply is dropped.
             drop(self.deliver(request));
         }
     }

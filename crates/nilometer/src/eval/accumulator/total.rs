@@ -158,15 +158,8 @@ impl Total {
             ..Self::default()
         };
         if parts & HAS_DOUBLE != 0 {
-            let (doubles, after) = rest.split_first_chunk::<32>()?;
-            let (doubles, _) = doubles.as_chunks::<8>();
-            let mut numbers = [0.0; 4];
-            for (number, bytes) in numbers.iter_mut().zip(doubles) {
-                *number = f64::from_le_bytes(*bytes);
-            }
-            total.doubles = DoubleSum::from_parts(numbers);
+            (total.doubles, rest) = saved_doubles(rest)?;
             total.has_double = true;
-            rest = after;
         }
         if parts & HAS_DECIMAL != 0 {
             let (decimal, after) = rest.split_first_chunk()?;
@@ -186,13 +179,8 @@ impl Total {
         let (total, count) = match parts & (HAS_DOUBLE | HAS_DECIMAL) {
             0 if whole.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS => (whole as f64, rest),
             HAS_DOUBLE if whole == 0 => {
-                let (doubles, count) = rest.split_first_chunk::<32>()?;
-                let (doubles, _) = doubles.as_chunks::<8>();
-                let mut numbers = [0.0; 4];
-                for (number, bytes) in numbers.iter_mut().zip(doubles) {
-                    *number = f64::from_le_bytes(*bytes);
-                }
-                (DoubleSum::from_parts(numbers).total(), count)
+                let (doubles, count) = saved_doubles(rest)?;
+                (doubles.total(), count)
             }
             _ => return None,
         };
@@ -254,6 +242,17 @@ impl Total {
         sum.add_doubles(&self.as_doubles());
         sum
     }
+}
+
+/// Returns the saved sum of doubles, and the bytes after it.
+fn saved_doubles(saved: &[u8]) -> Option<(DoubleSum, &[u8])> {
+    let (doubles, rest) = saved.split_first_chunk::<32>()?;
+    let (doubles, _) = doubles.as_chunks::<8>();
+    let mut numbers = [0.0; 4];
+    for (number, bytes) in numbers.iter_mut().zip(doubles) {
+        *number = f64::from_le_bytes(*bytes);
+    }
+    Some((DoubleSum::from_parts(numbers), rest))
 }
 
 /// The total of a column of numbers of one type without gaps: computed once, it replaces adding
