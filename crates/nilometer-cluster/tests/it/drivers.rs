@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::checks::{BULK_CHANGES, DRIVER, LOGINS, TOUR};
 use crate::clients::{PYTHON, installed, output_of, passed};
 use crate::nodes::{node, until_owned};
 use crate::server::{Server, url};
@@ -29,55 +30,6 @@ const LEFT_OUT: [(&str, &str); 4] = [
         "tailable_cursors",
         "a cursor of a router ends with the documents of its partitions: tailable is refused (115)",
     ),
-];
-
-/// Checks of both clients.
-const CHECKS: [&str; 35] = [
-    "connect_and_ping",
-    "create_time_series",
-    "insert_one_by_one",
-    "insert_in_bulk",
-    "find_filter_sort_limit_projection",
-    "aggregate_by_hour",
-    "cursor_over_batches",
-    "cursor_closed_early",
-    "count_and_distinct",
-    "list_collections_and_databases",
-    "read_buckets",
-    "every_type_comes_back",
-    "ordinary_collection",
-    "unacknowledged_write",
-    "compressed_messages",
-    "ordered_and_unordered_errors",
-    "error_create_with_other_options",
-    "error_no_date",
-    "error_unknown_command",
-    "error_unknown_stage",
-    "drop",
-    "tour_begin",
-    "tour_match",
-    "tour_expressions",
-    "tour_accumulators",
-    "tour_windows",
-    "tour_stages",
-    "tour_out_and_merge",
-    "tour_collation",
-    "tour_geo",
-    "tour_hint_and_explain",
-    "tour_cursors",
-    "tour_end",
-    "log_in_by_scram",
-    "wrong_password",
-];
-
-/// Checks of the client in Python alone.
-const PYTHON_CHECKS: [&str; 6] = [
-    "bulk_write_of_all_kinds",
-    "bulk_write_that_fails",
-    "bulk_write_of_the_client",
-    "find_and_change",
-    "change_of_many_series",
-    "no_duplicates",
 ];
 
 fn three_nodes(url: &str) -> [Server; 3] {
@@ -127,7 +79,7 @@ fn pymongo_on_three_nodes() {
         return;
     };
     let client = || in_folder(&folder.join(PYTHON), &folder, "check.py");
-    let checks = [&CHECKS[..], &PYTHON_CHECKS].concat();
+    let checks = [DRIVER, TOUR, BULK_CHANGES, LOGINS].concat();
     run("drivers-python", client, &checks);
 }
 
@@ -137,5 +89,5 @@ fn node_js_on_three_nodes() {
         return;
     };
     let client = || in_folder(Path::new("node"), &folder, "check.mjs");
-    run("drivers-node", client, &CHECKS);
+    run("drivers-node", client, &[DRIVER, TOUR, LOGINS].concat());
 }

@@ -6,6 +6,10 @@ mod azure;
 mod backup;
 mod campaign;
 mod claim;
+// The list of conformance.
+#[path = "../../../../xtask/src/conformance/checks.rs"]
+#[allow(dead_code, reason = "conformance has more clients")]
+mod checks;
 mod clients;
 mod compactor;
 mod continuous_backup;
