@@ -11,6 +11,8 @@
 //!
 //! After `raise` no read and no write by the placement before is answered anywhere, so a change of a placement is atomic for
 //! all routers. What was raised is stored: the next process with the partition knows it.
+//!
+//! Before documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,13 +26,17 @@ use super::outputs::hosted::{HostedReplacements, REPLACE_COMMAND};
 use crate::catalog::PLACEMENTS_KEYSPACE;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, PlacementVersion, Request, RoutedRequest};
+use crate::query::cursor::Closing;
 use crate::router::{
-    GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, SYNC_COMMAND, read_placement, stale,
+    GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD, SYNC_COMMAND, read_placement, stale,
 };
 use crate::session::ClientSession;
 
 /// Longest wait for the writes that follow a placement which is replaced.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+/// Longest wait for the reads that follow a placement, if documents are about to move. Others wait meanwhile.
+const READ_DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// A database as a partition.
 pub struct HostedPartition {
@@ -39,7 +45,7 @@ pub struct HostedPartition {
     /// Identifies this opening of the partition.
     opening: i64,
     state: Mutex<PlacementState>,
-    /// A write has ended.
+    /// A request has ended.
     ended: Condvar,
     /// The collections that an `$out` of a router replaces.
     replacements: HostedReplacements,
@@ -50,24 +56,40 @@ pub struct HostedPartition {
 struct PlacementState {
     least: BTreeMap<String, i64>,
     /// The versions by which writes run, and how many.
-    running: BTreeMap<(String, i64), usize>,
+    writes: Running,
+    /// The same for reads. One that has returned its first batch reads what was there then.
+    reads: Running,
 }
 
-/// Counts a write that runs.
-struct RunningWrite<'p> {
+/// Numbers of requests that run, by collection and version.
+type Running = BTreeMap<(String, i64), usize>;
+
+impl PlacementState {
+    fn running(&mut self, access: Access) -> &mut Running {
+        match access {
+            Access::Write => &mut self.writes,
+            _ => &mut self.reads,
+        }
+    }
+}
+
+/// Counts a request that runs.
+struct RunningRequest<'p> {
     partition: &'p HostedPartition,
     placement: &'p PlacementVersion,
+    access: Access,
 }
 
-impl Drop for RunningWrite<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         let PlacementVersion { namespace, number } = self.placement;
         let key = (namespace.clone(), *number);
         let mut state = self.partition.lock();
-        if let Some(count) = state.running.get_mut(&key) {
+        let running = state.running(self.access);
+        if let Some(count) = running.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                state.running.remove(&key);
+                running.remove(&key);
             }
         }
         drop(state);
@@ -88,6 +110,23 @@ fn with_given(request: &Request) -> Option<Request> {
         ..routed.clone()
     }));
     Some(moved)
+}
+
+/// The version of a `getMore` that names none: its cursor is closed if it may not go on.
+const OF_CURSOR: i64 = -1;
+
+/// Returns the collection that a `getMore` reads on.
+fn continued(request: &Request) -> Option<PlacementVersion> {
+    let body = &request.body;
+    if request.command_name() != "getMore" {
+        return None;
+    }
+    let database = body.get("$db").as_str()?;
+    let collection = body.get("collection").as_str()?;
+    Some(PlacementVersion {
+        namespace: format!("{database}.{collection}"),
+        number: OF_CURSOR,
+    })
 }
 
 impl HostedPartition {
@@ -168,8 +207,9 @@ impl HostedPartition {
             true => Access::Write,
             false => Database::access_of(request),
         };
-        let running = match placement {
-            Some(placement) => self.enter(placement, access)?,
+        let continued = continued(request);
+        let running = match placement.or(continued.as_ref()) {
+            Some(placement) => Some(self.enter(placement, access)?),
             None => None,
         };
         let mut session = ClientSession::embedded();
@@ -195,30 +235,30 @@ impl HostedPartition {
         Ok(doc! {"ok": 1.0})
     }
 
-    /// Refuses a request by a placement that was replaced. Counts a write.
+    /// Refuses a request by a placement that was replaced. Counts another one.
     fn enter<'p>(
         &'p self,
         placement: &'p PlacementVersion,
         access: Access,
-    ) -> Result<Option<RunningWrite<'p>>> {
+    ) -> Result<RunningRequest<'p>> {
         let mut state = self.lock();
         let least = state.least.get(&placement.namespace).copied();
-        if let Some(least) = least.filter(|least| placement.number < *least) {
+        let refuses = |least: &i64| (0..*least).contains(&placement.number);
+        if let Some(least) = least.filter(refuses) {
             return Err(stale(&placement.namespace, least));
         }
-        if access != Access::Write {
-            return Ok(None);
-        }
         let key = (placement.namespace.clone(), placement.number);
-        *state.running.entry(key).or_default() += 1;
+        *state.running(access).entry(key).or_default() += 1;
         drop(state);
-        Ok(Some(RunningWrite {
+        Ok(RunningRequest {
             partition: self,
             placement,
-        }))
+            access,
+        })
     }
 
-    /// Refuses requests by earlier placements from now on, and waits for the writes that follow one.
+    /// Refuses requests by earlier placements from now on, and waits for the writes that follow one, and for the reads if it is
+    /// told to.
     fn raise(&self, request: &Request) -> Result<Document> {
         let given = match request.body.get(RAISE_COMMAND) {
             ValueRef::Document(given) => read_placement(given)?,
@@ -237,23 +277,42 @@ impl HostedPartition {
             self.database.engine().commit(batch, Durability::Sync)?;
             state.least.insert(namespace.clone(), number);
         }
-        let until = Instant::now() + DRAIN_MAX;
-        let runs = |state: &PlacementState| {
-            let from = (namespace.clone(), i64::MIN);
-            let to = (namespace.clone(), number);
-            state.running.range(from..to).next().is_some()
-        };
-        while runs(&state) {
+        let state = self.drain(state, Access::Write, (&namespace, number), DRAIN_MAX)?;
+        if matches!(request.body.get(READS_FIELD), ValueRef::Bool(true)) {
+            let close = || {
+                let cursors = &self.database.queries().cursors;
+                cursors.close_over(std::slice::from_ref(&namespace), Closing::Moved);
+            };
+            close();
+            let state = self.drain(state, Access::Read, (&namespace, number), READ_DRAIN_MAX)?;
+            // Those that were opened or read meanwhile. No other begins to be read before.
+            close();
+            drop(state);
+        }
+        Ok(doc! {"ok": 1.0})
+    }
+
+    /// Waits until no request by an earlier version runs.
+    fn drain<'p>(
+        &'p self,
+        mut state: MutexGuard<'p, PlacementState>,
+        access: Access,
+        (namespace, number): (&str, i64),
+        at_most: Duration,
+    ) -> Result<MutexGuard<'p, PlacementState>> {
+        let until = Instant::now() + at_most;
+        let range = (namespace.to_owned(), i64::MIN)..(namespace.to_owned(), number);
+        while state.running(access).range(range.clone()).next().is_some() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::new(
                     ErrorCode::LockTimeout,
-                    format!("writes of {namespace} run on; repeat the command later"),
+                    format!("commands on {namespace} run on; repeat the command later"),
                 ));
             }
             let waited = self.ended.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(doc! {"ok": 1.0})
+        Ok(state)
     }
 }

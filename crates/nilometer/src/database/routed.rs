@@ -124,7 +124,7 @@ impl Database {
     pub fn run_for_router(&self, request: &Request) -> Document {
         let outcome = match &self.router {
             Some(router) if !self.is_view() => match request.command_name() {
-                SETTLE_COMMAND => settle(router, request),
+                SETTLE_COMMAND => self.settle_for(router, request),
                 PLACE_COMMAND => self.place(router, request),
                 NOTE_COMMAND => {
                     let clock = self.services.clock.clone();
@@ -140,6 +140,15 @@ impl Database {
             )),
         };
         Self::reply_of(outcome)
+    }
+
+    /// Gives a placement the version that another router was asked for.
+    fn settle_for(&self, router: &Router, request: &Request) -> Result<Document> {
+        let wanted = request.body.get(SETTLE_COMMAND).as_document();
+        let wanted = wanted.ok_or_else(|| Error::bad_value("a placement is missing"))?;
+        let operation = OperationContext::internal(self.services.clock.clone(), "admin");
+        router.settle_here(&read_placement(wanted)?, &operation)?;
+        Ok(doc! {"ok": 1.0})
     }
 
     /// Creates the target of an `$out` of another router.
@@ -204,14 +213,6 @@ fn options_in(catalog: &Arc<Catalog>) -> impl Fn(&Namespace) -> Option<Timeserie
         let collection = catalog.timeseries(namespace);
         collection.and_then(|collection| collection.timeseries.clone())
     }
-}
-
-/// Gives a placement the version that another router was asked for.
-fn settle(router: &Router, request: &Request) -> Result<Document> {
-    let wanted = request.body.get(SETTLE_COMMAND).as_document();
-    let wanted = wanted.ok_or_else(|| Error::bad_value("a placement is missing"))?;
-    router.settle_here(&read_placement(wanted)?)?;
-    Ok(doc! {"ok": 1.0})
 }
 
 /// The collections of a cluster: the router's own catalog says what there is, partitions have the documents.

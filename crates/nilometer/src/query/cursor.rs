@@ -364,8 +364,17 @@ impl Slot {
 struct RegistryState {
     slots: HashMap<i64, Slot>,
     counts: CursorCounts,
-    /// The ids and namespaces of cursors closed because their collection was dropped or renamed, oldest first.
-    dropped: VecDeque<(i64, String)>,
+    /// The ids and namespaces of cursors closed because of what became of their collection, oldest first.
+    dropped: VecDeque<(i64, String, Closing)>,
+}
+
+/// Why cursors over a collection are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It was dropped or renamed.
+    Dropped,
+    /// Its documents go to another partition.
+    Moved,
 }
 
 /// Most closed cursors of dropped collections that the registry remembers, to tell their clients why.
@@ -470,12 +479,15 @@ impl CursorRegistry {
         let closed = state
             .dropped
             .iter()
-            .position(|(closed, of)| *closed == id && of == namespace);
-        if let Some(at) = closed {
-            state.dropped.remove(at);
+            .position(|(closed, of, _)| *closed == id && of == namespace);
+        if let Some((.., why)) = closed.and_then(|at| state.dropped.remove(at)) {
+            let why = match why {
+                Closing::Dropped => "collection dropped or renamed",
+                Closing::Moved => "documents have moved to another partition",
+            };
             return Err(Error::new(
                 ErrorCode::QueryPlanKilled,
-                format!("collection dropped or renamed: {namespace}"),
+                format!("{why}: {namespace}"),
             ));
         }
         let Some(slot) = state.slots.get_mut(&id) else {
@@ -569,8 +581,8 @@ impl CursorRegistry {
         before - state.slots.len() + stopped
     }
 
-    /// Closes all cursors over these namespaces, whose collections were dropped or renamed. Their next `getMore` says so.
-    pub fn close_dropped(&self, namespaces: &[String]) {
+    /// Closes all cursors over these namespaces. Their next `getMore` says why.
+    pub fn close_over(&self, namespaces: &[String], why: Closing) {
         let mut state = self.lock();
         let RegistryState { slots, dropped, .. } = &mut *state;
         slots.retain(|id, slot| {
@@ -580,7 +592,7 @@ impl CursorRegistry {
             }
             match slot {
                 Slot::Idle { cursor, .. } => {
-                    dropped.push_back((*id, cursor.namespace.clone()));
+                    dropped.push_back((*id, cursor.namespace.clone(), why));
                     false
                 }
                 Slot::Busy { kill, .. } => {

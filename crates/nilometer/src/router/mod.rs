@@ -8,7 +8,9 @@
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
 //! key_changes what an update writes into the key of a document
-//! placement   chunks, history, primaries: stored in the router's engine
+//! placement   chunks, history, primaries
+//! stored      the placements in the router's engine
+//! moves       documents of ordinary collections that move between partitions
 //! source      collections of the cluster as queries see them
 //! config      the virtual collections of the database `config`
 //! ```
@@ -20,11 +22,13 @@
 mod config;
 mod key_changes;
 mod message;
+mod moves;
 mod partition;
 mod placement;
 mod report;
 mod shard_key;
 mod source;
+mod stored;
 mod targets;
 mod versions;
 
@@ -45,11 +49,11 @@ pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};
 pub(crate) use self::versions::{
-    NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND, SETTLE_COMMAND, SYNC_COMMAND, stale,
-    version_asked,
+    NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND, READS_FIELD, SETTLE_COMMAND,
+    SYNC_COMMAND, stale, version_asked,
 };
 
-use self::placement::{PlacementMap, Placements};
+use self::stored::{PlacementMap, Placements};
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::IdSource;

@@ -7,17 +7,16 @@
 //! ```
 //!
 //! A read of a time series asks the partitions of the history; one of an ordinary collection those of the chunks. An entry is added before a write can follow it, so a read never misses a
-//! document. The whole map is replaced at each change; readers keep the one they began with.
+//! document.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
-use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
+use nilometer_bson::{DocRef, Value};
 
+use super::moves::Passage;
 use super::shard_key::{KeyBound, ShardKey};
 use super::targets::{KeyRange, ranges_of};
-use crate::catalog::{Namespace, PLACEMENTS_KEYSPACE, TimeseriesOptions};
+use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::operation::PlacementVersion;
@@ -45,24 +44,24 @@ pub(crate) struct Sharding {
     /// By their lower bounds; each ends where the next begins.
     pub(crate) chunks: Vec<Chunk>,
     /// Ranges and the partitions that had them.
-    history: Vec<HeldRange>,
+    pub(super) history: Vec<HeldRange>,
     /// Partitions with documents that may have any key.
-    anywhere: BTreeSet<usize>,
+    pub(super) anywhere: BTreeSet<usize>,
     /// True if the shard key was declared to be unique.
     pub(crate) is_unique: bool,
     /// Counts the changes.
     pub(crate) version: i64,
     /// When a range was last assigned to another partition, in ms since 1970; 0 if never.
-    moved_ms: i64,
+    pub(super) moved_ms: i64,
 }
 
 /// A range and a partition that has or had it.
 #[derive(Clone, Debug)]
-struct HeldRange {
-    range: KeyRange,
-    partition: usize,
+pub(super) struct HeldRange {
+    pub(super) range: KeyRange,
+    pub(super) partition: usize,
     /// When the range was assigned to it, in ms since 1970; 0 if unknown.
-    since_ms: i64,
+    pub(super) since_ms: i64,
 }
 
 /// A range that was assigned to another partition.
@@ -137,6 +136,15 @@ impl Placement {
             None => vec![self.primary],
             Some(_) => (0..all).collect(),
         }
+    }
+
+    /// True if a document of an ordinary collection may have been in another partition when a write that is repeated at `now_ms` ran.
+    pub(crate) fn has_moved_documents(&self, now_ms: i64) -> bool {
+        let sharding = self.sharding.as_ref();
+        sharding.is_some_and(|sharding| {
+            !sharding.key.is_timeseries()
+                && now_ms.saturating_sub(sharding.moved_ms) < REPEATED_FOR_MS
+        })
     }
 
     /// Returns other partitions in which a write that is repeated at `now_ms` may have inserted the document before its range was
@@ -242,16 +250,6 @@ impl Sharding {
         found.into_iter().collect()
     }
 
-    /// Returns the partitions of what is new between two keys, without the second.
-    pub(crate) fn owners_between(&self, low: &KeyBound, high: &KeyBound) -> Vec<usize> {
-        let chunks = (0..self.chunks.len()).filter(|at| {
-            let (min, max) = (&self.chunks[*at].min, self.max_of(*at));
-            min < high && *low < max
-        });
-        let found: BTreeSet<usize> = chunks.map(|at| self.chunks[at].partition).collect();
-        found.into_iter().collect()
-    }
-
     fn number_of(&self, key: &KeyBound) -> usize {
         self.chunks
             .partition_point(|chunk| chunk.min <= *key)
@@ -312,15 +310,53 @@ impl Sharding {
                 chunk.partition = partition;
             }
         }
-        self.history.push(HeldRange {
-            range: KeyRange { low, high },
-            partition,
-            since_ms: now_ms,
-        });
+        if !self.continues_move(&low, &high, partition) {
+            self.history.push(HeldRange {
+                range: KeyRange { low, high },
+                partition,
+                since_ms: now_ms,
+            });
+        }
         self.moved_ms = now_ms;
         self.merge_chunks();
         self.version += 1;
         Ok(())
+    }
+
+    /// Extends the range that was assigned last if the new one is behind it and goes to the same partition: documents of a range
+    /// move step by step.
+    fn continues_move(&mut self, low: &KeyBound, high: &KeyBound, partition: usize) -> bool {
+        let is_timeseries = self.key.is_timeseries();
+        let last = self.history.last_mut();
+        let before = last.filter(|last| {
+            !is_timeseries && last.partition == partition && last.range.high == *low
+        });
+        let Some(before) = before else {
+            return false;
+        };
+        before.range.high = high.clone();
+        self.chunks.retain(|chunk| chunk.min != *low);
+        true
+    }
+
+    /// Returns the first part of a range that another partition has.
+    pub(crate) fn first_passage(
+        &self,
+        (low, high): (&KeyBound, &KeyBound),
+        to: usize,
+    ) -> Option<Passage> {
+        let parts = (0..self.chunks.len()).map(|at| {
+            let (min, max) = (self.min_of(at), self.max_of(at));
+            let from = self.chunks[at].partition;
+            Passage {
+                low: min.max(low.clone()),
+                high: max.min(high.clone()),
+                from,
+                to,
+            }
+        });
+        let mut parts = parts.filter(|part| part.low < part.high);
+        parts.find(|part| part.from != to)
     }
 
     /// Returns for each chunk the partitions that had it and since when, in ms since 1970, the earliest first.
@@ -396,273 +432,4 @@ impl Sharding {
         self.chunks
             .dedup_by(|later, earlier| later.min == earlier.min);
     }
-}
-
-/// The placements of all collections.
-pub(crate) type PlacementMap = BTreeMap<Namespace, Arc<Placement>>;
-
-/// The key of the number of the last change. No collection has such a name.
-const LAST_VERSION_KEY: &[u8] = b"\0version";
-
-/// The stored placements.
-pub(crate) struct Placements {
-    engine: Arc<dyn Engine>,
-    /// `None` in a view of a cluster without placements.
-    keyspace: Option<KeyspaceId>,
-    state: Mutex<PlacementsState>,
-}
-
-#[derive(Default)]
-struct PlacementsState {
-    map: Arc<PlacementMap>,
-    /// The number of the last change.
-    last_version: i64,
-}
-
-impl Placements {
-    /// Reads the stored placements. `options_of` returns the options of a time series.
-    pub(crate) fn open(
-        engine: Arc<dyn Engine>,
-        partitions: &[String],
-        options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
-    ) -> Result<Self> {
-        let all = engine.keyspaces();
-        let keyspace = match all.iter().find(|known| known.name == PLACEMENTS_KEYSPACE) {
-            Some(known) => Some(known.id),
-            None if engine.is_read_only() => None,
-            None => {
-                let options = KeyspaceOptions::default();
-                Some(engine.create_keyspace(PLACEMENTS_KEYSPACE, options)?)
-            }
-        };
-        let mut state = PlacementsState::default();
-        let mut map = PlacementMap::new();
-        if let Some(keyspace) = keyspace {
-            let snapshot = engine.snapshot()?;
-            for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
-                let (key, value) = entry?;
-                let stored = Document::from_bytes(value.to_vec()).ok_or_else(damaged)?;
-                if key.as_ref() == LAST_VERSION_KEY {
-                    let last = stored.get("number").as_exact_i64();
-                    state.last_version = last.ok_or_else(damaged)?;
-                    continue;
-                }
-                let (namespace, placement) = read(stored.as_ref(), partitions, &options_of)?;
-                map.insert(namespace, Arc::new(placement));
-            }
-        }
-        state.map = Arc::new(map);
-        Ok(Self {
-            engine,
-            keyspace,
-            state: Mutex::new(state),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PlacementsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// True if another router changes the placements.
-    pub(crate) fn is_view(&self) -> bool {
-        self.engine.is_read_only()
-    }
-
-    /// Returns the placements as they are now.
-    pub(crate) fn now(&self) -> Arc<PlacementMap> {
-        Arc::clone(&self.lock().map)
-    }
-
-    /// Returns the version that the next change gives a placement at least.
-    pub(crate) fn next_version(&self) -> i64 {
-        self.lock().last_version + 1
-    }
-
-    /// Stores the placement of a collection, then lets it be seen; `None` removes it. Its version is the next one, or
-    /// `at_least` if that is greater.
-    pub(crate) fn set(
-        &self,
-        namespace: &Namespace,
-        mut placement: Option<Placement>,
-        at_least: i64,
-        partitions: &[String],
-    ) -> Result<()> {
-        let Some(keyspace) = self.keyspace else {
-            return Err(Error::new(
-                ErrorCode::NotWritablePrimary,
-                "the placements of the cluster are changed by another router",
-            ));
-        };
-        let mut state = self.lock();
-        let version = (state.last_version + 1).max(at_least);
-        let key = namespace.to_string().into_bytes();
-        let mut batch = WriteBatch::new();
-        let last = doc! {"number": version};
-        batch.put(keyspace, LAST_VERSION_KEY.to_vec(), last.into_bytes());
-        match &mut placement {
-            Some(placement) => {
-                placement.version = version;
-                let stored = written(namespace, placement, partitions);
-                batch.put(keyspace, key, stored.into_bytes());
-            }
-            None => batch.delete(keyspace, key),
-        }
-        self.engine.commit(batch, Durability::Sync)?;
-        let mut changed = PlacementMap::clone(&state.map);
-        match placement {
-            Some(placement) => changed.insert(namespace.clone(), Arc::new(placement)),
-            None => changed.remove(namespace),
-        };
-        state.map = Arc::new(changed);
-        state.last_version = version;
-        Ok(())
-    }
-}
-
-/// Returns a placement as it is stored.
-fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) -> Document {
-    let name = |partition: usize| partitions.get(partition).map_or("", String::as_str);
-    let values = |bound: &KeyBound| Value::from(bound.0.clone());
-    let mut out = DocumentBuilder::new();
-    out.append("_id", namespace.to_string());
-    out.append("primary", name(placement.primary));
-    out.append_ref(
-        "uuid",
-        ValueRef::Binary {
-            subtype: 4,
-            bytes: &placement.uuid,
-        },
-    );
-    out.append("placed", placement.version);
-    if let Some(sharding) = &placement.sharding {
-        out.append("key", sharding.key.written());
-        out.append("version", sharding.version);
-        out.append("moved", sharding.moved_ms);
-        if sharding.is_unique {
-            out.append("unique", true);
-        }
-        let chunks = sharding.chunks.iter();
-        let chunks = chunks.map(|chunk| {
-            Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
-        });
-        out.append("chunks", chunks.collect::<Vec<_>>());
-        let history = sharding.history.iter().map(|held| {
-            Value::from(doc! {
-                "min": values(&held.range.low), "max": values(&held.range.high),
-                "shard": name(held.partition), "since": held.since_ms,
-            })
-        });
-        out.append("history", history.collect::<Vec<_>>());
-        let anywhere = sharding.anywhere.iter().map(|p| Value::from(name(*p)));
-        out.append("anywhere", anywhere.collect::<Vec<_>>());
-    }
-    out.finish()
-}
-
-/// Returns the partition that a stored name names.
-fn number_of(name: ValueRef<'_>, partitions: &[String]) -> Result<usize> {
-    let name = name.as_str().ok_or_else(damaged)?;
-    let found = partitions.iter().position(|known| known == name);
-    found.ok_or_else(|| {
-        Error::new(
-            ErrorCode::ShardNotFound,
-            format!("the partition {name} has documents, but is not there"),
-        )
-    })
-}
-
-/// Reads a stored bound.
-fn bound_of(value: ValueRef<'_>) -> Result<KeyBound> {
-    let values = value.as_array().ok_or_else(damaged)?;
-    Ok(KeyBound(values.iter().map(ValueRef::to_value).collect()))
-}
-
-/// Reads a stored list of documents.
-fn list_of(value: ValueRef<'_>) -> Result<Vec<Document>> {
-    let values = value.as_array().ok_or_else(damaged)?;
-    let documents = values
-        .iter()
-        .map(|v| v.as_document().map(|d| d.to_document()));
-    documents.collect::<Option<_>>().ok_or_else(damaged)
-}
-
-/// Reads a stored placement.
-fn read(
-    stored: DocRef<'_>,
-    partitions: &[String],
-    options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
-) -> Result<(Namespace, Placement)> {
-    let name = stored
-        .get("_id")
-        .as_str()
-        .and_then(|name| name.split_once('.'));
-    let (database, collection) = name.ok_or_else(damaged)?;
-    let namespace = Namespace::new(database, collection)?;
-    let uuid = match stored.get("uuid") {
-        ValueRef::Binary { bytes, .. } => bytes.try_into().map_err(|_| damaged())?,
-        _ => return Err(damaged()),
-    };
-    let sharding = match stored.get("key") {
-        ValueRef::Document(key) => {
-            let key = ShardKey::parse(key, options_of(&namespace).as_ref())?;
-            Some(read_sharding(stored, key, partitions)?)
-        }
-        _ => None,
-    };
-    let placement = Placement {
-        primary: number_of(stored.get("primary"), partitions)?,
-        uuid,
-        // A placement of before there were versions is the oldest.
-        version: stored.get("placed").as_exact_i64().unwrap_or(0),
-        sharding,
-    };
-    Ok((namespace, placement))
-}
-
-/// Reads the chunks and the history of a stored placement.
-fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Result<Sharding> {
-    let mut chunks = Vec::new();
-    for chunk in list_of(stored.get("chunks"))? {
-        chunks.push(Chunk {
-            min: bound_of(chunk.get("min"))?,
-            partition: number_of(chunk.get("shard"), partitions)?,
-        });
-    }
-    let is_whole = chunks
-        .first()
-        .is_some_and(|chunk| chunk.min == key.whole().0);
-    if !is_whole {
-        return Err(damaged());
-    }
-    let mut history = Vec::new();
-    for entry in list_of(stored.get("history"))? {
-        let range = KeyRange {
-            low: bound_of(entry.get("min"))?,
-            high: bound_of(entry.get("max"))?,
-        };
-        history.push(HeldRange {
-            range,
-            partition: number_of(entry.get("shard"), partitions)?,
-            // An entry of before there were times has none.
-            since_ms: entry.get("since").as_exact_i64().unwrap_or(0),
-        });
-    }
-    let anywhere = stored.get("anywhere").as_array().ok_or_else(damaged)?;
-    let anywhere = anywhere.iter().map(|name| number_of(name, partitions));
-    Ok(Sharding {
-        key,
-        chunks,
-        history,
-        anywhere: anywhere.collect::<Result<_>>()?,
-        is_unique: matches!(stored.get("unique"), ValueRef::Bool(true)),
-        version: stored.get("version").as_exact_i64().ok_or_else(damaged)?,
-        moved_ms: stored.get("moved").as_exact_i64().unwrap_or(0),
-    })
-}
-
-fn damaged() -> Error {
-    Error::new(
-        ErrorCode::DataCorruptionDetected,
-        "a stored placement is damaged",
-    )
 }

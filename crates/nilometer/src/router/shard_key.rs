@@ -14,6 +14,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array, 
 
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::eval::expression::hashed_index_key;
 
 /// Most parts of a shard key: as many as an index may have.
@@ -95,6 +96,24 @@ impl ShardKey {
                 fits && field.name() == part.path.as_str()
             })
         })
+    }
+
+    /// True if an index, as it is listed, finds all documents by the shard key.
+    pub(crate) fn is_served_by(&self, index: DocRef<'_>, is_unique: bool) -> bool {
+        let is_true = |name: &str| matches!(index.get(name), ValueRef::Bool(true));
+        let of = index.get("key").as_document().unwrap_or(DocRef::EMPTY);
+        let is_same = of.iter().count() == self.parts.len();
+        let is_id = is_same && self.parts.iter().all(|part| part.path.as_str() == "_id");
+        let collation = index.get("collation").as_document();
+        let collation = collation.map(|collation| Collation::parse(collation, "collation"));
+        let is_simple =
+            collation.is_none_or(|parsed| parsed.is_ok_and(|parsed| parsed.is_simple()));
+        let is_whole = index.get("partialFilterExpression").is_missing();
+        is_simple
+            && is_whole
+            && !is_true("sparse")
+            && self.is_prefix_of(of)
+            && (!is_unique || is_id || is_same && is_true("unique"))
     }
 
     /// True if a unique index with this key is unique in the whole collection, because equal keys are in one partition.

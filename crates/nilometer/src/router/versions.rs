@@ -37,6 +37,9 @@ pub(crate) const SYNC_COMMAND: &str = "_syncPartition";
 /// The field of the reply to a write that identifies the opening of the partition: what it has buffered is lost with it.
 pub(crate) const OPENING_FIELD: &str = "partitionOpening";
 
+/// The field of [`RAISE_COMMAND`] that says whether reads are waited for.
+pub(crate) const READS_FIELD: &str = "reads";
+
 /// The field of an error that names the version which a partition asks for.
 const WANTED: &str = "vWanted";
 
@@ -100,13 +103,31 @@ impl Router {
         namespace: &Namespace,
         operation: &OperationContext,
     ) -> Result<()> {
-        let Some(placement) = self.placement(namespace) else {
-            return Ok(());
-        };
-        let next = self.stored().next_version();
-        let raise = about(RAISE_COMMAND, &namespace.to_string(), next);
+        self.end_move(namespace, operation)?;
+        match self.placement(namespace) {
+            None => Ok(()),
+            Some(placement) => {
+                let next = self.stored().next_version();
+                self.raise(namespace, &placement, next, false, operation)
+            }
+        }
+    }
+
+    /// Lets no partition answer requests that follow an earlier version. Waits for the writes by them that run, and for the
+    /// reads if `reads` is true.
+    pub(super) fn raise(
+        &self,
+        namespace: &Namespace,
+        placement: &Placement,
+        number: i64,
+        reads: bool,
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let mut raise =
+            DocumentBuilder::extending(about(RAISE_COMMAND, &namespace.to_string(), number));
+        raise.append(READS_FIELD, reads);
         let partitions = placement.partitions(self.count());
-        self.ask_all(&partitions, "admin", &raise, operation)?;
+        self.ask_all(&partitions, "admin", &raise.finish(), operation)?;
         Ok(())
     }
 
@@ -118,7 +139,7 @@ impl Router {
         operation: &OperationContext,
     ) -> Result<()> {
         let Some(coordinator) = self.elsewhere() else {
-            return self.settle_here(wanted);
+            return self.settle_here(wanted, operation);
         };
         coordinator.catch_up()?;
         if self.has_settled(wanted)? {
@@ -131,13 +152,18 @@ impl Router {
     }
 
     /// Gives the placement of the collection that version at least, if it has an earlier one.
-    pub(crate) fn settle_here(&self, wanted: &PlacementVersion) -> Result<()> {
+    pub(crate) fn settle_here(
+        &self,
+        wanted: &PlacementVersion,
+        operation: &OperationContext,
+    ) -> Result<()> {
         // A change that runs ends first.
         let _changes = self.lock_changes();
+        let namespace = namespace_of(wanted)?;
+        self.end_move(&namespace, operation)?;
         if self.has_settled(wanted)? {
             return Ok(());
         }
-        let namespace = namespace_of(wanted)?;
         let placement = self.placement(&namespace);
         let placement = placement.map(|placement| Placement::clone(&placement));
         self.stored()

@@ -165,5 +165,8 @@ pub(crate) fn forget(database: &Database, collection: &Collection) {
 /// Closes the cursors over these names: their next `getMore` fails with 175.
 pub(crate) fn end_cursors(database: &Database, namespaces: &[Namespace]) {
     let names: Vec<String> = namespaces.iter().map(Namespace::to_string).collect();
-    database.queries().cursors.close_dropped(&names);
+    database
+        .queries()
+        .cursors
+        .close_over(&names, crate::query::cursor::Closing::Dropped);
 }

@@ -307,7 +307,7 @@ impl Statements<'_> {
             };
             if let (Some(narrow), Ok(done)) = (&narrow, &answer)
                 && !done.is_done()
-                && let Err(failed) = of_statement(narrow.check(place))?
+                && let Err(failed) = of_statement(narrow.check(self.database, place))?
             {
                 return Ok(failed);
             }
@@ -386,8 +386,8 @@ impl Statements<'_> {
             is_anywhere,
         ) {
             let routed = self.routed(placement, vec![number], repeats_only);
+            let place = (self.router, self.operation, self.namespace);
             for target in round {
-                let place = (self.router, self.operation, self.namespace);
                 let reply = match ask_one(place, target, body, &routed)? {
                     Ok(reply) => reply,
                     Err(wanted) => return Ok(Err(wanted)),
@@ -474,14 +474,15 @@ fn of_statement<T>(outcome: Result<T>) -> Result<std::result::Result<T, Done>> {
 }
 
 /// Returns the rounds in which a statement for one document asks partitions: first, if it has a number, those that may have
-/// run it before, then its targets. If `is_anywhere` is true, as for an upsert, it may have run in any partition.
+/// run it before, then its targets. If `is_anywhere` is true, as for an upsert, it may have run in any partition, and so it may if
+/// documents have moved.
 pub(super) fn rounds(
     (router, operation): (&Router, &OperationContext),
     placement: &Placement,
     targets: &[usize],
     is_anywhere: bool,
 ) -> Vec<(bool, Vec<usize>)> {
-    let before = match is_anywhere {
+    let before = match is_anywhere || placement.has_moved_documents(operation.now_ms) {
         true => placement.partitions(router.count()),
         false => targets.to_vec(),
     };

@@ -7,7 +7,7 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::insert::placed;
-use super::{first_batch, forwarded, is_true, number, ordinary, rollups, router_of, writable};
+use super::{first_batch, forwarded, is_true, number, rollups, router_of, writable};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
@@ -131,7 +131,7 @@ pub(super) fn drop_indexes(
     let indexes = first_batch(&database.call(&namespace.database, list)?);
     let serving = |index: &&Document| {
         let is_hidden = is_true(index.get("hidden"));
-        !is_hidden && ordinary::supports(index.as_ref(), &sharding.key, false)
+        !is_hidden && sharding.key.is_served_by(index.as_ref(), false)
     };
     let which = request.body.get("index");
     if which.as_str() != Some("*") {

@@ -64,7 +64,7 @@ pub(super) fn run(
         if let (Some(narrow), Ok(reply)) = (&narrow, &answer)
             && !has_document(reply)
         {
-            narrow.check(place)?;
+            narrow.check(database, place)?;
         }
         if is_divided && answer.as_ref().is_ok_and(|reply| !has_document(reply)) {
             if new.is_none() {

@@ -121,6 +121,14 @@ fn router_of(database: &Database) -> &Router {
     router.expect("a handler of routers runs on routers")
 }
 
+/// Returns the error of a command for sharded collections about another one.
+fn not_sharded(namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceNotSharded,
+        format!("Collection {namespace} is not sharded"),
+    )
+}
+
 /// Returns the name of a collection that clients may write.
 fn writable(database: &str, collection: &str) -> Result<Namespace> {
     let namespace = Namespace::new(database, collection)?;

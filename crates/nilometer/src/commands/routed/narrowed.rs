@@ -80,14 +80,12 @@ impl Narrowed {
     }
 
     /// Fails if the statement has found nothing, but would change the key of another document.
-    pub(super) fn check(&self, (router, operation, namespace): Place<'_>) -> Result<()> {
-        let (Some(query), Some(placement)) = (&self.others, router.placement(namespace)) else {
+    pub(super) fn check(&self, database: &Database, (.., namespace): Place<'_>) -> Result<()> {
+        let Some(query) = &self.others else {
             return Ok(());
         };
-        let partitions = placement.partitions(router.count());
-        let database = &namespace.database;
-        let replies = router.ask_all(&partitions, database, query, operation)?;
-        match replies.iter().all(|reply| first_batch(reply).is_empty()) {
+        let found = database.call(&namespace.database, query.clone())?;
+        match first_batch(&found).is_empty() {
             true => Ok(()),
             false => Err(changes_key(false)),
         }

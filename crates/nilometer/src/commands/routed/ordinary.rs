@@ -1,17 +1,16 @@
 //! Shard keys of ordinary collections.
 //!
-//! A document is in the partition that has the chunk of its key. So unique indexes begin with the key, and a range that has
-//! documents stays where it is.
+//! A document is in the partition that has the chunk of its key. So unique indexes begin with the key, and a range moves with
+//! its documents.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc};
 
-use super::{first_batch, is_true};
+use super::{first_batch, is_true, not_sharded};
 use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Collation;
+use crate::error::{Error, Result};
 use crate::operation::OperationContext;
-use crate::router::{KeyBound, Placement, Router, ShardKey, Sharding};
+use crate::router::{KeyBound, Placement, Router, ShardKey};
 
 /// The router, and the command that runs.
 type By<'b> = (&'b Router, &'b OperationContext);
@@ -40,7 +39,7 @@ pub(super) fn check(
         return Ok(());
     }
     let mut indexes = indexes.iter().map(Document::as_ref);
-    if !indexes.any(|index| supports(index, key, is_unique)) {
+    if !indexes.any(|index| key.is_served_by(index, is_unique)) {
         return Err(Error::invalid_options(
             "Please create an index that starts with the proposed shard key before sharding the collection",
         ));
@@ -68,22 +67,6 @@ pub(super) fn check(
     }
 }
 
-/// True if an index, as it is listed, finds all documents by the shard key.
-pub(super) fn supports(index: DocRef<'_>, key: &ShardKey, is_unique: bool) -> bool {
-    let of = index.get("key").as_document().unwrap_or(DocRef::EMPTY);
-    let is_same = of.iter().count() == key.parts().len();
-    let is_id = is_same && key.parts().iter().all(|part| part.path.as_str() == "_id");
-    let collation = index.get("collation").as_document();
-    let collation = collation.map(|collation| Collation::parse(collation, "collation"));
-    let is_simple = collation.is_none_or(|parsed| parsed.is_ok_and(|parsed| parsed.is_simple()));
-    let is_whole = index.get("partialFilterExpression").is_missing();
-    is_simple
-        && is_whole
-        && !is_true(index.get("sparse"))
-        && key.is_prefix_of(of)
-        && (!is_unique || is_id || is_same && is_true(index.get("unique")))
-}
-
 /// True if one of the partitions has a document that passes the filter.
 pub(super) fn has_documents(
     (router, operation): By<'_>,
@@ -99,24 +82,25 @@ pub(super) fn has_documents(
     Ok(found.iter().any(|reply| !first_batch(reply).is_empty()))
 }
 
-/// Fails if a range of an ordinary collection has documents in another partition: these do not move.
-pub(super) fn check_move(
-    by: By<'_>,
+/// Moves a range of an ordinary collection with its documents, step by step: between two steps others read and write it.
+pub(super) fn move_range(
+    (router, operation): By<'_>,
     namespace: &Namespace,
-    sharding: &Sharding,
-    (low, high, partition): (&KeyBound, &KeyBound, usize),
+    (low, high): (&KeyBound, &KeyBound),
+    to: usize,
 ) -> Result<()> {
-    if sharding.key.is_timeseries() {
-        return Ok(());
-    }
-    let owners = sharding.owners_between(low, high).into_iter();
-    let owners: Vec<usize> = owners.filter(|owner| *owner != partition).collect();
-    let filter = sharding.key.between(low, high);
-    match has_documents(by, namespace, &owners, &filter)? {
-        true => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "the range has documents, which do not move between partitions: move ranges of an ordinary collection while they are empty",
-        )),
-        false => Ok(()),
+    loop {
+        operation.check_interrupt()?;
+        let _changes = router.lock_changes();
+        router.end_move(namespace, operation)?;
+        let placement = router.placement(namespace);
+        let placement = placement.ok_or_else(|| not_sharded(namespace))?;
+        let sharding = placement.sharding.as_ref();
+        let sharding = sharding.ok_or_else(|| not_sharded(namespace))?;
+        let Some(passage) = sharding.first_passage((low, high), to) else {
+            return Ok(());
+        };
+        let step = router.first_step(namespace, &sharding.key, &passage, operation)?;
+        router.move_documents(namespace, &placement, step, operation)?;
     }
 }

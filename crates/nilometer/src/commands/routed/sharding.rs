@@ -1,11 +1,11 @@
 //! The commands that only a router has: which partitions there are, and what goes where.
 //!
-//! `moveRange` and `split` change where new buckets go: no bucket moves. What is different for ordinary collections is in
-//! [`ordinary`].
+//! `moveRange` and `split` change where new buckets go: no bucket moves. Documents of ordinary collections move: what is
+//! different for these is in [`ordinary`].
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::{first_batch, ordinary, rollups, router_of};
+use super::{first_batch, not_sharded, ordinary, rollups, router_of};
 use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
@@ -14,7 +14,7 @@ use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
-use crate::router::{Placement, Router, ShardKey, Sharding};
+use crate::router::{KeyBound, Placement, Router, ShardKey, Sharding};
 use crate::write::CappedLimits;
 
 pub(super) const ENABLE: CommandSpec = CommandSpec {
@@ -89,7 +89,7 @@ pub(super) const MOVE_CHUNK: CommandSpec = CommandSpec {
     fields: Fields::Only(&["find", "bounds", "to"]),
     ..CommandSpec::new(
         "moveChunk",
-        "Lets new buckets of a chunk go to another partition.",
+        "Lets new buckets of a chunk go to another partition, and moves documents.",
         Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         move_chunk,
@@ -103,7 +103,7 @@ pub(super) const MOVE_RANGE: CommandSpec = CommandSpec {
     fields: Fields::Only(&["min", "max", "toShard"]),
     ..CommandSpec::new(
         "moveRange",
-        "Lets new buckets of a range go to another partition.",
+        "Lets new buckets of a range go to another partition, and moves documents.",
         Authorization::ByRule(rules::sharding),
         OnRouter::Catalog,
         move_range,
@@ -308,7 +308,7 @@ fn spread(
                 let known = index.get("key").as_document();
                 known.map(|key| key.to_document()) == Some(key.written())
             }
-            Some(index) => ordinary::supports(index, key, is_unique),
+            Some(index) => key.is_served_by(index, is_unique),
             None => false,
         });
     if !is_known {
@@ -419,6 +419,32 @@ fn check_collation(database: &Database, namespace: &Namespace, args: &Args<'_>) 
     Ok(())
 }
 
+/// Lets a range go to another partition. `range_of` finds it in the chunks.
+fn move_to(
+    by: (&Router, &OperationContext),
+    namespace: &Namespace,
+    partition: usize,
+    range_of: impl FnOnce(&Sharding) -> Result<(KeyBound, KeyBound)>,
+) -> Result<Document> {
+    let placement = by.0.placement(namespace);
+    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+    let sharding = sharding.ok_or_else(|| not_sharded(namespace))?;
+    let (low, high) = range_of(sharding)?;
+    if low >= high {
+        return Err(Error::bad_value("the range must not be empty"));
+    }
+    match sharding.key.is_timeseries() {
+        true => {
+            let now_ms = by.1.now_ms;
+            change_chunks(by, namespace, |sharding| {
+                sharding.assign((low, high), partition, now_ms)
+            })?;
+        }
+        false => ordinary::move_range(by, namespace, (&low, &high), partition)?,
+    }
+    Ok(Document::new())
+}
+
 /// Changes the chunks of a sharded collection.
 fn change_chunks(
     (router, operation): (&Router, &OperationContext),
@@ -434,12 +460,7 @@ fn change_chunks(
         .and_then(|placement| placement.sharding.as_mut())
     {
         Some(sharding) => change(sharding)?,
-        None => {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotSharded,
-                format!("Collection {namespace} is not sharded"),
-            ));
-        }
+        None => return Err(not_sharded(namespace)),
     }
     router.set_placement(namespace, placement)
 }
@@ -455,26 +476,20 @@ fn move_range(
     let partition = router.number_of(args.required_string("toShard")?)?;
     let (min, max) = (args.document("min")?, args.document("max")?);
     let by = (router, &context.operation);
-    let now_ms = context.operation.now_ms;
-    change_chunks(by, &namespace, |sharding| {
+    move_to(by, &namespace, partition, |sharding| {
         let bound = |given: DocRef<'_>| sharding.key.bound(given);
-        let (low, high) = match (min.map(bound).transpose()?, max.map(bound).transpose()?) {
-            (Some(low), Some(high)) => (low, high),
+        match (min.map(bound).transpose()?, max.map(bound).transpose()?) {
+            (Some(low), Some(high)) => Ok((low, high)),
             (Some(low), None) => {
                 let high = sharding.chunk_around(&low).1;
-                (low, high)
+                Ok((low, high))
             }
-            (None, Some(high)) => (sharding.chunk_below(&high), high),
-            (None, None) => {
-                return Err(Error::bad_value(
-                    "moveRange needs at least one of 'min' and 'max'",
-                ));
-            }
-        };
-        ordinary::check_move(by, &namespace, sharding, (&low, &high, partition))?;
-        sharding.assign((low, high), partition, now_ms)
-    })?;
-    Ok(Document::new())
+            (None, Some(high)) => Ok((sharding.chunk_below(&high), high)),
+            (None, None) => Err(Error::bad_value(
+                "moveRange needs at least one of 'min' and 'max'",
+            )),
+        }
+    })
 }
 
 /// `moveChunk`: the chunk that has a key, or that lies between two bounds.
@@ -489,31 +504,23 @@ fn move_chunk(
     let partition = router.number_of(args.required_string("to")?)?;
     let (find, bounds) = (args.document("find")?, args.array("bounds")?);
     let by = (router, &context.operation);
-    let now_ms = context.operation.now_ms;
-    change_chunks(by, &namespace, |sharding| {
-        let range = match (find, bounds) {
-            (Some(key), None) => sharding.chunk_around(&sharding.key.place_of(key)?),
-            (None, Some(bounds)) => {
-                let bound = |at: usize| match bounds.get(at).as_document() {
-                    Some(bound) => sharding.key.bound(bound),
-                    None => Err(Error::bad_value("'bounds' has two documents: [min, max]")),
-                };
-                let range = (bound(0)?, bound(1)?);
-                if sharding.chunk_around(&range.0) != range {
-                    return Err(Error::bad_value("no chunk has these bounds: see moveRange"));
-                }
-                range
+    move_to(by, &namespace, partition, |sharding| match (find, bounds) {
+        (Some(key), None) => Ok(sharding.chunk_around(&sharding.key.place_of(key)?)),
+        (None, Some(bounds)) => {
+            let bound = |at: usize| match bounds.get(at).as_document() {
+                Some(bound) => sharding.key.bound(bound),
+                None => Err(Error::bad_value("'bounds' has two documents: [min, max]")),
+            };
+            let range = (bound(0)?, bound(1)?);
+            match sharding.chunk_around(&range.0) == range {
+                true => Ok(range),
+                false => Err(Error::bad_value("no chunk has these bounds: see moveRange")),
             }
-            _ => {
-                return Err(Error::bad_value(
-                    "moveChunk needs either 'find' or 'bounds'",
-                ));
-            }
-        };
-        ordinary::check_move(by, &namespace, sharding, (&range.0, &range.1, partition))?;
-        sharding.assign(range, partition, now_ms)
-    })?;
-    Ok(Document::new())
+        }
+        _ => Err(Error::bad_value(
+            "moveChunk needs either 'find' or 'bounds'",
+        )),
+    })
 }
 
 fn split(

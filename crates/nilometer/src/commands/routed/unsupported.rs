@@ -1,6 +1,6 @@
 //! Commands of a mongos that a router refuses with a reason, because tools and people send them.
 //!
-//! A bucket never moves and a partition is never divided, so nothing of what they ask for exists here.
+//! A bucket never moves and a partition is never divided.
 
 use nilometer_bson::Document;
 
@@ -25,7 +25,7 @@ type Reason = (&'static str, Named, &'static str);
 
 const NO_ZONES: &str =
     "zones are not supported: time-series collections have none in MongoDB either";
-const NO_COPY: &str = "documents do not move between partitions: moveRange says where new ones go";
+const NO_COPY: &str = "a collection that is not sharded stays in its partition: shard it, and moveRange moves its ranges";
 const FIXED_PARTITIONS: &str = "the partitions of a cluster are fixed when it is created";
 
 static REASONS: &[Reason] = &[
@@ -69,9 +69,9 @@ pub(super) const ADD_SHARD_TO_ZONE: CommandSpec =
 pub(super) const BALANCER_START: CommandSpec =
     refused("balancerStart", "Refused: there is no balancer.");
 pub(super) const MOVE_COLLECTION: CommandSpec =
-    refused("moveCollection", "Refused: documents do not move.");
+    refused("moveCollection", "Refused: shard the collection.");
 pub(super) const MOVE_PRIMARY: CommandSpec =
-    refused("movePrimary", "Refused: documents do not move.");
+    refused("movePrimary", "Refused: shard the collection.");
 pub(super) const REFINE_KEY: CommandSpec = refused(
     "refineCollectionShardKey",
     "Refused: a shard key does not change.",
@@ -83,7 +83,7 @@ pub(super) const REMOVE_SHARD_FROM_ZONE: CommandSpec =
 pub(super) const RESHARD: CommandSpec =
     refused("reshardCollection", "Refused: a shard key does not change.");
 pub(super) const UNSHARD: CommandSpec =
-    refused("unshardCollection", "Refused: documents do not move.");
+    refused("unshardCollection", "Refused: shard the collection.");
 pub(super) const UPDATE_ZONE: CommandSpec =
     refused("updateZoneKeyRange", "Refused: there are no zones.");
 
