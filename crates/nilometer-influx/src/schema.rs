@@ -10,12 +10,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nilometer_bson::{DocRef, Document, ValueRef, array, doc};
+use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, array, doc};
 
 use crate::line_protocol::{FieldType, Names};
 
 /// Runs a command; an error is its text.
 pub type Run<'r> = dyn FnMut(Document) -> Result<Document, String> + 'r;
+
+/// What the names of bucket collections begin with.
+const BUCKETS_PREFIX: &str = "system.buckets.";
 
 /// Documents that a cursor returns at once when a schema is read.
 const BATCH: i64 = 10_000;
@@ -88,29 +91,48 @@ pub fn for_each(
 
 /// Looks for the collection of a measurement.
 pub fn find(run: &mut Run<'_>, db: &str, measurement: &str) -> Result<Found, String> {
-    let buckets = format!("system.buckets.{measurement}");
-    let names = array![measurement, buckets.as_str()];
+    let mut found = find_all(run, db, &[measurement])?;
+    Ok(found.pop().unwrap_or(Found::Missing))
+}
+
+/// Looks for the collections of measurements by one listing; returns them in the same order.
+pub fn find_all<'m>(
+    run: &mut Run<'_>,
+    db: &str,
+    measurements: &[&'m str],
+) -> Result<Vec<Found>, String> {
+    let missing = |name: &&'m str| (*name, (Vec::new(), Found::Missing));
+    let mut by_name: HashMap<&str, (Vec<u8>, Found)> = measurements.iter().map(missing).collect();
+    let names = by_name.keys();
+    let names = names.flat_map(|name| [(*name).to_owned(), format!("{BUCKETS_PREFIX}{name}")]);
+    let names: Array = names.map(Value::from).collect();
     let list = doc! {
         "listCollections": 1, "filter": doc! {"name": doc! {"$in": names}}, "$db": db,
+        "cursor": doc! {"batchSize": BATCH},
     };
-    let (mut uuid, mut found) = (Vec::new(), Found::Missing);
     for_each(run, db, list, &mut |entry| {
-        let info = entry.get("info").as_document().unwrap_or(DocRef::EMPTY);
-        if let ValueRef::Binary { bytes, .. } = info.get("uuid") {
-            uuid = bytes.to_vec();
-        }
-        if entry.get("name").as_str() == Some(measurement) {
-            found = match names_of(entry) {
+        let name = entry.get("name").as_str().unwrap_or("");
+        if let Some((_, found)) = by_name.get_mut(name) {
+            *found = match names_of(entry) {
                 Some(names) => Found::TimeSeries(Vec::new(), names),
                 None => Found::Other,
             };
         }
+        let buckets = name.strip_prefix(BUCKETS_PREFIX);
+        if let Some((uuid, _)) = buckets.and_then(|name| by_name.get_mut(name)) {
+            let info = entry.get("info").as_document().unwrap_or(DocRef::EMPTY);
+            if let ValueRef::Binary { bytes, .. } = info.get("uuid") {
+                *uuid = bytes.to_vec();
+            }
+        }
         Ok(true)
     })?;
-    Ok(match found {
-        Found::TimeSeries(_, names) => Found::TimeSeries(uuid, names),
-        other => other,
-    })
+    let found = |name: &&str| match by_name.get(*name) {
+        Some((uuid, Found::TimeSeries(_, names))) => Found::TimeSeries(uuid.clone(), names.clone()),
+        Some((_, other)) => other.clone(),
+        None => Found::Missing,
+    };
+    Ok(measurements.iter().map(found).collect())
 }
 
 /// Returns the names of a time series in the list of collections.
@@ -148,7 +170,7 @@ pub fn field_types(
     let bounds = doc! {"$objectToArray": "$control.min"};
     let kind = doc! {"name": "$bounds.k", "type": doc! {"$type": "$bounds.v"}};
     let aggregate = doc! {
-        "aggregate": format!("system.buckets.{measurement}"),
+        "aggregate": format!("{BUCKETS_PREFIX}{measurement}"),
         "pipeline": array![
             doc! {"$project": doc! {"bounds": bounds}},
             doc! {"$unwind": "$bounds"},

@@ -62,6 +62,9 @@ pub struct Schema {
     pub types: HashMap<String, FieldType>,
 }
 
+/// Returns, for each of some measurements, what is known of it, or why nothing can be written to it.
+pub type SchemasOf<'s> = dyn FnMut(&[&str]) -> Vec<Result<Arc<Schema>, String>> + 's;
+
 /// Documents of one measurement.
 #[derive(Debug, Default)]
 pub struct Batch {

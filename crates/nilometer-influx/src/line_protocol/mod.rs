@@ -22,7 +22,7 @@ mod documents;
 mod number;
 mod parser;
 
-pub use documents::{Batch, Batches, Names, Rejection, Schema};
+pub use documents::{Batch, Batches, Names, Rejection, Schema, SchemasOf};
 pub(crate) use documents::{check_key, check_measurement, is_full};
 pub use parser::{LineError, Parser};
 

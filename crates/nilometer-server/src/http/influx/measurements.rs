@@ -47,6 +47,9 @@ struct Known {
     read: Option<(Arc<MeasurementSchema>, Instant, Duration)>,
 }
 
+/// What is known of a measurement that exists, or why it cannot be written.
+pub(super) type WrittenSchema = Result<Option<Arc<Schema>>, String>;
+
 /// What is known of all measurements.
 #[derive(Default)]
 pub(super) struct Measurements {
@@ -59,20 +62,28 @@ impl Measurements {
     }
 
     /// Returns what is known of a measurement, or why it cannot be written. `None` if it does not exist.
-    pub(super) fn schema(
+    pub(super) fn schema(&self, database: &Database, db: &str, measurement: &str) -> WrittenSchema {
+        let mut schemas = self.schemas(database, db, &[measurement])?;
+        schemas.pop().unwrap_or(Ok(None))
+    }
+
+    /// Returns what is known of measurements, in their order. Their collections are looked up together.
+    pub(super) fn schemas(
         &self,
         database: &Database,
         db: &str,
-        measurement: &str,
-    ) -> Result<Option<Arc<Schema>>, String> {
+        measurements: &[&str],
+    ) -> Result<Vec<WrittenSchema>, String> {
         let run = &mut |body| run_trusted(database, body);
-        match schema::find(run, db, measurement)? {
+        let found = schema::find_all(run, db, measurements)?;
+        let schemas = measurements.iter().zip(found);
+        let schemas = schemas.map(|(measurement, found)| match found {
             Found::Missing => Ok(None),
             Found::Other => Err(format!(
                 "the collection \"{measurement}\" is no time series"
             )),
             Found::TimeSeries(uuid, names) => {
-                let key = (db.to_owned(), measurement.to_owned());
+                let key = (db.to_owned(), (*measurement).to_owned());
                 if let Some(known) = self.lock().get(&key)
                     && known.uuid == uuid
                 {
@@ -82,7 +93,8 @@ impl Measurements {
                 let schema = Arc::new(Schema { names, types });
                 Ok(Some(self.put(key, uuid, schema)))
             }
-        }
+        });
+        Ok(schemas.collect())
     }
 
     /// Keeps a schema, unless one of the same collection is kept. Returns the kept one.

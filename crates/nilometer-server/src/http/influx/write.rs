@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use nilometer_influx::line_protocol::{Batches, FieldType, LineError, Precision, Schema};
+use nilometer_influx::line_protocol::{Batches, FieldType, LineError, Precision, SchemasOf};
 use nilometer_influx::query::RETENTION_POLICY;
 use nilometer_influx::remote_write;
 
@@ -46,7 +46,8 @@ pub(super) fn answer(
 ) -> Result<HttpResponse, Refusal> {
     let (db, precision) = target(request, path)?;
     let now_ms = request.database.services().clock.now_ms();
-    let read = checked_batches(influx, request, &db, &mut |schema| {
+    let read = checked_batches(influx, request, &db, &mut |schemas| {
+        let schema = &mut |name: &str| schemas(&[name]).pop().unwrap_or_else(|| Ok(Arc::default()));
         Ok(Batches::read(body, precision, now_ms, schema))
     })?;
     let rejections = insert_all(influx, request, &db, read)?;
@@ -66,8 +67,8 @@ pub(super) fn answer_samples(
     let db = db
         .ok_or_else(|| Refusal::bad("database is required"))?
         .to_owned();
-    let read = checked_batches(influx, request, &db, &mut |schema| {
-        remote_write::read(body, schema)
+    let read = checked_batches(influx, request, &db, &mut |schemas| {
+        remote_write::read(body, schemas)
     })?;
     let rejections = insert_all(influx, request, &db, read)?;
     if rejections.is_empty() {
@@ -151,27 +152,31 @@ fn target(request: &InfluxRequest<'_>, path: &str) -> Result<(String, Precision)
     Ok((db.to_owned(), precision))
 }
 
-/// Returns what is known of a measurement.
-type SchemaOf<'s> = dyn FnMut(&str) -> Result<Arc<Schema>, String> + 's;
-
 /// Reads the body by `read`, creates the collections that are missing and adds the new fields to what is known. Types are checked again if
 /// another write adds fields meanwhile.
 fn checked_batches(
     influx: &Influx,
     request: &mut InfluxRequest<'_>,
     db: &str,
-    read: &mut dyn FnMut(&mut SchemaOf<'_>) -> Result<Batches, String>,
+    read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Result<Batches, String>,
 ) -> Result<Batches, Refusal> {
     let database = request.database;
     let measurements = &influx.measurements;
     for _ in 0..ATTEMPTS_MAX {
         let mut missing = HashSet::new();
-        let read = read(&mut |name| {
-            let found = measurements.schema(database, db, name)?;
-            if found.is_none() {
-                missing.insert(name.to_owned());
-            }
-            Ok(found.unwrap_or_default())
+        let read = read(&mut |names| {
+            let found = match measurements.schemas(database, db, names) {
+                Ok(found) => found,
+                Err(text) => return names.iter().map(|_| Err(text.clone())).collect(),
+            };
+            let schemas = names.iter().zip(found).map(|(name, found)| {
+                let found = found?;
+                if found.is_none() {
+                    missing.insert((*name).to_owned());
+                }
+                Ok(found.unwrap_or_default())
+            });
+            schemas.collect()
         });
         let read = read.map_err(Refusal::bad)?;
         for batch in &read.batches {

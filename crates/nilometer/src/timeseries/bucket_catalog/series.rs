@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bucket::{MemoryUse, OpenBucket};
 use super::evicted_bucket_hints::EvictedBucketHints;
+use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::{SeriesMeta, has_arrays};
 
 /// Archived buckets that a series keeps in full; of others it keeps the id.
@@ -34,6 +35,8 @@ pub(crate) struct SeriesKey {
     pub(crate) meta: SeriesMeta,
     /// True if the metadata contains arrays.
     pub(crate) has_arrays: bool,
+    /// The hash of the metadata in the keys of the series index.
+    pub(crate) index_hash: u128,
 }
 
 impl SeriesKey {
@@ -42,6 +45,7 @@ impl SeriesKey {
             hash: hasher.hash_one((collection, &meta)),
             collection,
             has_arrays: has_arrays(meta.value()),
+            index_hash: series_index::hash(&meta),
             meta,
         }
     }

@@ -31,7 +31,6 @@ use crate::catalog::{
 };
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, WriteError};
-use crate::timeseries::format::series_index;
 use crate::timeseries::format::series_key::SeriesMeta;
 use find::{DuplicateMatch, SeriesDuplicates};
 use nilometer_bson::{DocumentBuilder, Value, ValueRef, doc, extjson};
@@ -81,7 +80,7 @@ pub(super) fn apply_policy(
         return Ok(outcome);
     }
     let series = grouped.groups.iter();
-    let series = series.map(|group| series_index::hash(&group.key.meta));
+    let series = series.map(|group| group.key.index_hash);
     let locks = &insert.timeseries.series_locks;
     let locked = locks.lock(insert.collection.uuid, series.collect());
     let locked = outcome.locked.insert(locked);
