@@ -5,6 +5,7 @@
 
 pub mod influxql;
 pub mod line_protocol;
+pub mod mapping;
 pub mod query;
 pub mod remote_write;
 pub mod schema;

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, array, doc};
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::line_protocol::{FieldType, Names};
 
@@ -32,12 +32,34 @@ const TAGS_MAX: usize = 10_000;
 /// What is known of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasurementSchema {
+    /// Its collection.
+    pub collection: String,
     /// The names in its collection.
     pub names: Names,
     /// Fields and their types.
     pub fields: BTreeMap<String, FieldType>,
     /// Tags and their paths in documents.
     pub tags: BTreeMap<String, String>,
+    /// The tags are those of a mapping, not all parts of the metadata.
+    pub are_tags_mapped: bool,
+}
+
+/// Reads what is known of a collection that is a time series.
+pub fn read(
+    run: &mut Run<'_>,
+    db: &str,
+    collection: &str,
+    names: &Names,
+) -> Result<MeasurementSchema, String> {
+    Ok(MeasurementSchema {
+        collection: collection.to_owned(),
+        names: names.clone(),
+        fields: field_types(run, db, collection, names)?
+            .into_iter()
+            .collect(),
+        tags: tags(run, db, collection, names)?,
+        are_tags_mapped: false,
+    })
 }
 
 /// The collection of a measurement.
@@ -203,11 +225,57 @@ pub type SeriesTags = BTreeMap<String, (String, String)>;
 /// Takes the tags of a series. False ends the reading.
 pub type VisitSeries<'v> = dyn FnMut(&SeriesTags) -> Result<bool, String> + 'v;
 
-/// Calls `visit` with the tags of each series.
+/// Calls `visit` with the tags of each series of a measurement.
 pub fn for_each_series(
     run: &mut Run<'_>,
     db: &str,
-    measurement: &str,
+    schema: &MeasurementSchema,
+    filter: Option<&Document>,
+    visit: &mut VisitSeries<'_>,
+) -> Result<(), String> {
+    if !schema.are_tags_mapped {
+        let names = &schema.names;
+        return for_each_metadata(run, db, &schema.collection, names, filter, visit);
+    }
+    let mut key = DocumentBuilder::new();
+    for (number, path) in schema.tags.values().enumerate() {
+        key.append(&format!("t{number}"), format!("${path}"));
+    }
+    let key = Value::Document(key.finish());
+    let groups = groups(db, &schema.collection, key, filter);
+    for_each(run, db, groups, &mut |group| {
+        let id = group.get("_id").as_document().unwrap_or(DocRef::EMPTY);
+        let mut tags = BTreeMap::new();
+        for (number, (name, path)) in schema.tags.iter().enumerate() {
+            if let Some(text) = tag_text(id.get(&format!("t{number}"))) {
+                tags.insert(name.clone(), (path.clone(), text));
+            }
+        }
+        visit(&tags)
+    })
+}
+
+/// Returns the command that groups the documents of a collection by an expression.
+fn groups(db: &str, collection: &str, key: Value, filter: Option<&Document>) -> Document {
+    let group = doc! {"$group": doc! {"_id": key}};
+    let pipeline = match filter {
+        Some(filter) => array![doc! {"$match": filter.clone()}, group],
+        None => array![group],
+    };
+    doc! {
+        "aggregate": collection,
+        "pipeline": pipeline,
+        "cursor": doc! {"batchSize": BATCH},
+        "allowDiskUse": true,
+        "$db": db,
+    }
+}
+
+/// Calls `visit` with the parts of each metadata of a collection.
+fn for_each_metadata(
+    run: &mut Run<'_>,
+    db: &str,
+    collection: &str,
     names: &Names,
     filter: Option<&Document>,
     visit: &mut VisitSeries<'_>,
@@ -216,19 +284,8 @@ pub fn for_each_series(
         visit(&BTreeMap::new())?;
         return Ok(());
     };
-    let group = doc! {"$group": doc! {"_id": format!("${meta}")}};
-    let pipeline = match filter {
-        Some(filter) => array![doc! {"$match": filter.clone()}, group],
-        None => array![group],
-    };
-    let aggregate = doc! {
-        "aggregate": measurement,
-        "pipeline": pipeline,
-        "cursor": doc! {"batchSize": BATCH},
-        "allowDiskUse": true,
-        "$db": db,
-    };
-    for_each(run, db, aggregate, &mut |group| {
+    let groups = groups(db, collection, format!("${meta}").into(), filter);
+    for_each(run, db, groups, &mut |group| {
         let mut tags = BTreeMap::new();
         match group.get("_id") {
             ValueRef::Document(document) => flatten(document, "", meta, 0, &mut tags),
@@ -273,14 +330,14 @@ pub fn tag_text(value: ValueRef<'_>) -> Option<String> {
 }
 
 /// Returns the tags of a measurement and their paths.
-pub fn tags(
+fn tags(
     run: &mut Run<'_>,
     db: &str,
     measurement: &str,
     names: &Names,
 ) -> Result<BTreeMap<String, String>, String> {
     let mut all = BTreeMap::new();
-    for_each_series(run, db, measurement, names, None, &mut |tags| {
+    for_each_metadata(run, db, measurement, names, None, &mut |tags| {
         for (name, (path, _)) in tags {
             if all.len() < TAGS_MAX && !all.contains_key(name) {
                 all.insert(name.clone(), path.clone());

@@ -3,6 +3,7 @@
 //! Every document that comes of a body must be valid, and every line must be a document or an error. A statement may fail; its
 //! answer must be written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer::{ClientSession, Database, Request};
@@ -11,8 +12,9 @@ use nilometer_bson::validate::{Limits, validate_prefix};
 use nilometer_bson::{Document, Value, doc};
 use nilometer_influx::influxql::{Bindings, parse};
 use nilometer_influx::line_protocol::{Batches, Precision, Schema};
+use nilometer_influx::mapping::{self, Mapping};
 use nilometer_influx::query::{Output, OutputOptions, Store, execute};
-use nilometer_influx::schema::{self, Found, MeasurementSchema};
+use nilometer_influx::schema::MeasurementSchema;
 
 use crate::bytes::damage;
 use crate::mutation::pick;
@@ -198,17 +200,12 @@ impl Store for MemoryStore {
         measurement: &str,
         _: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
-        let run = &mut |command| self.run(command);
-        let Found::TimeSeries(_, names) = schema::find(run, db, measurement)? else {
-            return Ok(None);
-        };
-        let fields = schema::field_types(run, db, measurement, &names)?;
-        let tags = schema::tags(run, db, measurement, &names)?;
-        Ok(Some(Arc::new(MeasurementSchema {
-            names,
-            fields: fields.into_iter().collect(),
-            tags,
-        })))
+        let read = mapping::read(&mut |command| self.run(command), db, measurement)?;
+        Ok(read.map(Arc::new))
+    }
+
+    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+        mapping::all(&mut |command| self.run(command), db)
     }
 
     fn forget(&mut self, _: &str, _: Option<&str>) {}

@@ -92,7 +92,7 @@ pub const SUPPORT: &[Support] = &[
     yes(
         "`SHOW MEASUREMENTS`",
         "SHOW MEASUREMENTS WITH MEASUREMENT =~ /m/ WHERE t = 'x' LIMIT 1",
-        "every time series",
+        "every time series, and the [mappings](docs/operating.md#telegraf-grafana-and-other-clients-of-influxdb) in `nilometer.measurements`",
     ),
     yes("`SHOW TAG KEYS`", "SHOW TAG KEYS FROM m WHERE t = 'x'", ""),
     yes(

@@ -18,6 +18,7 @@ mod show;
 mod times;
 mod transform;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::{Document, doc};
@@ -26,6 +27,7 @@ pub use cell::write_json_text;
 pub use output::{CHUNK_ROWS, Output, OutputOptions};
 
 use crate::influxql::Statement;
+use crate::mapping::{MAPPINGS_COLLECTION, Mapping};
 use crate::schema::MeasurementSchema;
 
 /// Values of groups, windows of a series, and rows that a statement may collect in memory.
@@ -49,6 +51,9 @@ pub trait Store {
         measurement: &str,
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String>;
+
+    /// Returns the mappings of a database, by the names of their measurements.
+    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String>;
 
     /// Forgets a measurement, or all of a database.
     fn forget(&mut self, db: &str, measurement: Option<&str>);
@@ -99,6 +104,12 @@ fn run_statement(
         }
         Statement::DropMeasurement(name) => {
             let db = database(db, None)?;
+            if let Some(mapping) = store.mappings(db)?.get(name) {
+                return Err(format!(
+                    "the measurement \"{name}\" shows the collection \"{}\": delete its document in {MAPPINGS_COLLECTION}",
+                    mapping.collection
+                ));
+            }
             store.run(doc! {"drop": name.as_str(), "$db": db})?;
             store.forget(db, Some(name));
             Ok(())

@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, Document, ValueRef, doc};
 use super::cell::Cell;
 use super::condition;
 use super::output::{Output, SeriesHead};
-use super::select::{may_read, measurements, name_filter};
+use super::select::{all_measurements, may_read, measurements, name_filter};
 use super::{POINTS_MAX, RETENTION_COLLECTION, RETENTION_POLICY, Store, database};
 use crate::influxql::Statement;
 use crate::influxql::ast::{KeyFilter, Limits, Show, Source, SourceName};
@@ -115,7 +115,7 @@ fn for_each_measurement(
             continue;
         };
         // What is known may be the server's knowledge; the user must be allowed to read.
-        may_read(store, db, &name)?;
+        may_read(store, db, &schema.collection)?;
         visit(store, db, &name, &schema)?;
     }
     Ok(())
@@ -139,7 +139,7 @@ fn show_measurements(
     output: &mut Output<'_>,
 ) -> Result<(), String> {
     let db = database(db, show.db.as_deref())?;
-    let mut names = schema::measurements(&mut |command| store.run(command), db)?;
+    let mut names = all_measurements(store, db)?;
     if let Some(source) = show.sources.first() {
         let matches = name_filter(&source.name)?;
         names.retain(|name| matches(name));
@@ -152,7 +152,8 @@ fn show_measurements(
             };
             let filter = filter(store, show, &schema)?.unwrap_or_default();
             let find = doc! {
-                "find": name.as_str(), "filter": filter, "limit": 1, "singleBatch": true, "$db": db,
+                "find": schema.collection.as_str(), "filter": filter, "limit": 1, "singleBatch": true,
+                "$db": db,
             };
             let reply = store.run(find)?;
             let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
@@ -178,7 +179,7 @@ fn tag_keys(
             Some(filter) => {
                 let mut keys = BTreeSet::new();
                 let run = &mut |command| store.run(command);
-                for_each_series(run, db, name, &schema.names, Some(&filter), &mut |tags| {
+                for_each_series(run, db, schema, Some(&filter), &mut |tags| {
                     keys.extend(tags.keys().cloned());
                     Ok(true)
                 })?;
@@ -240,7 +241,8 @@ fn tag_values(
                 None => nilometer_bson::array![group],
             };
             let aggregate = doc! {
-                "aggregate": name, "pipeline": pipeline, "cursor": doc! {}, "allowDiskUse": true, "$db": db,
+                "aggregate": schema.collection.as_str(), "pipeline": pipeline, "cursor": doc! {},
+                "allowDiskUse": true, "$db": db,
             };
             let run = &mut |command| store.run(command);
             schema::for_each(run, db, aggregate, &mut |group| {
@@ -277,7 +279,7 @@ fn series(
         let filter = filter(store, show, schema)?;
         let mut keys = BTreeSet::new();
         let run = &mut |command| store.run(command);
-        for_each_series(run, db, name, &schema.names, filter.as_ref(), &mut |tags| {
+        for_each_series(run, db, schema, filter.as_ref(), &mut |tags| {
             let mut key = escaped(name);
             for (tag, (_, value)) in tags {
                 key.push_str(&format!(",{}={}", escaped(tag), escaped(value)));

@@ -1,6 +1,7 @@
 //! Line protocol written and InfluxQL answered over a database in memory.
 
 mod compatibility;
+mod mappings;
 mod oracle;
 mod queries;
 mod store;

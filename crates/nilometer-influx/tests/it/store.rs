@@ -1,5 +1,6 @@
 //! A database in memory behind the languages of InfluxDB.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer::operation::DocumentSequence;
@@ -7,8 +8,9 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, doc};
 use nilometer_influx::influxql::{Bindings, parse};
 use nilometer_influx::line_protocol::{Batches, Names, Precision, Schema};
+use nilometer_influx::mapping::{self, Mapping};
 use nilometer_influx::query::{Output, OutputOptions, Store, execute};
-use nilometer_influx::schema::{self, Found, MeasurementSchema};
+use nilometer_influx::schema::MeasurementSchema;
 use serde_json::Value;
 
 /// The time of all tests: 2024-01-02T00:00:00Z.
@@ -36,17 +38,12 @@ impl Store for TestStore {
         measurement: &str,
         _: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
-        let run = &mut |command| self.run(command);
-        let Found::TimeSeries(_, names) = schema::find(run, db, measurement)? else {
-            return Ok(None);
-        };
-        let fields = schema::field_types(run, db, measurement, &names)?;
-        let tags = schema::tags(run, db, measurement, &names)?;
-        Ok(Some(Arc::new(MeasurementSchema {
-            names,
-            fields: fields.into_iter().collect(),
-            tags,
-        })))
+        let read = mapping::read(&mut |command| self.run(command), db, measurement)?;
+        Ok(read.map(Arc::new))
+    }
+
+    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+        mapping::all(&mut |command| self.run(command), db)
     }
 
     fn forget(&mut self, _: &str, _: Option<&str>) {}

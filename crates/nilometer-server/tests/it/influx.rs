@@ -615,6 +615,72 @@ fn users_query_what_they_may_read() {
 }
 
 #[test]
+fn a_mapping_shows_a_collection_to_those_who_may_read_it() {
+    let influx = Influx::start(&["--auth"]);
+    create_root(&influx.server);
+    let mut client = influx.server.connect();
+    client.log_in(
+        nilometer::auth::Mechanism::Sha256,
+        "admin",
+        "root",
+        "pencil",
+    );
+    let written = influx.post("/write?db=d&u=root&p=pencil", "", b"m,t=x v=1,w=2 1000000");
+    assert_eq!(written.status, 204);
+    let mapping = doc! {"_id": "shown", "collection": "m", "tags": doc! {"name": "tags.t"}, "fields": array!["v"]};
+    let insert = doc! {"insert": "nilometer.measurements", "documents": array![mapping]};
+    assert!(is_ok(&client.run_on("d", &insert)));
+    for (user, collection) in [("allowed", "m"), ("stranger", "other")] {
+        let resource = doc! {"db": "d", "collection": collection};
+        let privilege = doc! {"resource": resource, "actions": array!["find", "listCollections"]};
+        let role = doc! {"createRole": user, "privileges": array![privilege], "roles": array![]};
+        assert!(is_ok(&client.run(&role)));
+        let create = doc! {"createUser": user, "pwd": "pw", "roles": array![user]};
+        assert!(is_ok(&client.run(&create)));
+    }
+    let body = |user: &str, statement: &str| {
+        let form = format!("u={user}&p=pw&db=d&epoch=ms&q={}", escaped(statement));
+        influx.post("/query", "", form.as_bytes()).body
+    };
+    let text = body("allowed", "SELECT * FROM shown");
+    assert!(text.contains("[\"time\",\"name\",\"v\"]"), "{text}");
+    assert!(text.contains("[[1,\"x\",1]]"), "{text}");
+    for statement in [
+        "SELECT v FROM shown",
+        "SELECT w FROM shown",
+        "SHOW TAG KEYS FROM shown",
+    ] {
+        let text = body("stranger", statement);
+        assert!(
+            text.contains("not authorized") && !text.contains("series"),
+            "{text}"
+        );
+    }
+    // It only shows.
+    let refused = influx.post(
+        "/write?db=d&u=root&p=pencil",
+        "",
+        b"shown v=1 1\nm,t=x v=3 2000000",
+    );
+    assert_eq!(refused.status, 400);
+    let error = refused.error();
+    assert!(
+        error.contains("line 1") && error.contains("cannot be written"),
+        "{error}"
+    );
+    assert!(body("allowed", "SELECT v FROM shown").contains("[[1,1],[2,3]]"));
+    let form = format!(
+        "u=root&p=pencil&db=d&q={}",
+        escaped("DROP MEASUREMENT shown")
+    );
+    let dropped = influx.post("/query", "", form.as_bytes()).body;
+    assert!(
+        dropped.contains("delete its document in nilometer.measurements"),
+        "{dropped}"
+    );
+}
+
+#[test]
 fn samples_of_prometheus_are_written_and_queried() {
     let influx = Influx::start(&[]);
     // One series, up{job="a"}, with the value 1.5 at 1000 ms, and one without a name.

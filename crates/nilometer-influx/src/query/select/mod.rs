@@ -9,6 +9,7 @@ mod plan;
 mod raw;
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use jiff::tz::TimeZone;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
@@ -71,7 +72,9 @@ pub(super) fn run(
     for (db, measurement) in measurements(store, db, &select.sources)? {
         let Some(planned) = planned(store, select, db, &measurement)? else {
             // Who must not read does not learn which fields there are.
-            may_read(store, db, &measurement)?;
+            let schema = store.schema(db, &measurement, false)?;
+            let collection = schema.map_or(measurement, |schema| schema.collection.clone());
+            may_read(store, db, &collection)?;
             continue;
         };
         let (schema, tags, plan) = planned;
@@ -147,9 +150,9 @@ fn planned(
     }
 }
 
-/// Fails unless the user may read a measurement.
-pub(super) fn may_read(store: &mut dyn Store, db: &str, measurement: &str) -> Result<(), String> {
-    let find = doc! {"find": measurement, "limit": 1, "singleBatch": true, "$db": db};
+/// Fails unless the user may read a collection.
+pub(super) fn may_read(store: &mut dyn Store, db: &str, collection: &str) -> Result<(), String> {
+    let find = doc! {"find": collection, "limit": 1, "singleBatch": true, "$db": db};
     store.run(find).map(drop)
 }
 
@@ -216,6 +219,20 @@ fn dimensions(
         .collect())
 }
 
+/// Returns the names of all measurements of a database whose collections the user may see, in order.
+pub(super) fn all_measurements(store: &mut dyn Store, db: &str) -> Result<Vec<String>, String> {
+    let collections = schema::measurements(&mut |command| store.run(command), db)?;
+    let mut names: BTreeSet<String> = collections.iter().cloned().collect();
+    for (name, mapping) in store.mappings(db)? {
+        match collections.contains(&mapping.collection) {
+            true => names.insert(name),
+            // What a mapping hides is not the collection of its name.
+            false => names.remove(&name),
+        };
+    }
+    Ok(names.into_iter().collect())
+}
+
 /// Returns databases and names of the measurements that are read.
 pub(super) fn measurements<'a>(
     store: &mut dyn Store,
@@ -235,7 +252,7 @@ pub(super) fn measurements<'a>(
         let names = match &source.name {
             SourceName::Name(name) => vec![name.clone()],
             filter => {
-                let mut names = schema::measurements(&mut |command| store.run(command), db)?;
+                let mut names = all_measurements(store, db)?;
                 let matches = name_filter(filter)?;
                 names.retain(|name| matches(name));
                 names
@@ -402,7 +419,7 @@ impl Query<'_> {
     ) -> Result<(), String> {
         let stages: Vec<Value> = stages.into_iter().map(Value::from).collect();
         let command = doc! {
-            "aggregate": self.measurement,
+            "aggregate": self.schema.collection.as_str(),
             "pipeline": Value::Array(stages.into_iter().collect()),
             "cursor": doc! {},
             "allowDiskUse": true,

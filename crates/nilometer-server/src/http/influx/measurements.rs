@@ -8,13 +8,14 @@
 //! queried, and kept, with new ones, for as long as the collection exists. Because other clients write, too, queries read them
 //! again after a while, which is longer where reading takes longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
 use nilometer_influx::line_protocol::{FieldType, Names, Schema};
+use nilometer_influx::mapping::{self, MAPPINGS_COLLECTION, Mapping};
 use nilometer_influx::query::RETENTION_COLLECTION;
 use nilometer_influx::schema::{self, Found, MeasurementSchema};
 
@@ -75,9 +76,22 @@ impl Measurements {
         measurements: &[&str],
     ) -> Result<Vec<WrittenSchema>, String> {
         let run = &mut |body| run_trusted(database, body);
-        let found = schema::find_all(run, db, measurements)?;
-        let schemas = measurements.iter().zip(found);
+        let asked: Vec<&str> = [MAPPINGS_COLLECTION]
+            .iter()
+            .chain(measurements)
+            .copied()
+            .collect();
+        let mut found = schema::find_all(run, db, &asked)?;
+        let rest = found.split_off(1);
+        let mappings = match found.first() {
+            None | Some(Found::Missing) => BTreeMap::new(),
+            Some(_) => mapping::all(run, db)?,
+        };
+        let schemas = measurements.iter().zip(rest);
         let schemas = schemas.map(|(measurement, found)| match found {
+            _ if shown_elsewhere(&mappings, measurement) => Err(format!(
+                "the measurement \"{measurement}\" shows another collection and cannot be written ({MAPPINGS_COLLECTION})"
+            )),
             Found::Missing => Ok(None),
             Found::Other => Err(format!(
                 "the collection \"{measurement}\" is no time series"
@@ -118,6 +132,15 @@ impl Measurements {
         }
     }
 
+    /// Returns the mappings of a database, by the names of their measurements.
+    pub(super) fn mappings(
+        &self,
+        database: &Database,
+        db: &str,
+    ) -> Result<BTreeMap<String, Mapping>, String> {
+        mapping::all(&mut |body| run_trusted(database, body), db)
+    }
+
     /// Returns fields and tags of a measurement, if it exists. If `exact` is false they may be some seconds old.
     pub(super) fn read(
         &self,
@@ -127,10 +150,34 @@ impl Measurements {
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
         let run = &mut |body| run_trusted(database, body);
-        let Found::TimeSeries(uuid, names) = schema::find(run, db, measurement)? else {
+        let mut found = schema::find_all(run, db, &[MAPPINGS_COLLECTION, measurement])?;
+        let own = found.pop().unwrap_or(Found::Missing);
+        let mapping = match found.pop() {
+            None | Some(Found::Missing) => None,
+            Some(_) => mapping::of(run, db, measurement)?,
+        };
+        let Some(mapping) = mapping else {
+            return self.read_collection(database, db, (measurement, own), exact);
+        };
+        let collection = mapping.collection.as_str();
+        let found = schema::find(run, db, collection)?;
+        let read = self.read_collection(database, db, (collection, found), exact)?;
+        Ok(read.map(|schema| Arc::new(mapping.apply(&schema))))
+    }
+
+    /// Returns fields and tags of a collection that was found, if it is a time series.
+    fn read_collection(
+        &self,
+        database: &Database,
+        db: &str,
+        (collection, found): (&str, Found),
+        exact: bool,
+    ) -> Result<Option<Arc<MeasurementSchema>>, String> {
+        let run = &mut |body| run_trusted(database, body);
+        let Found::TimeSeries(uuid, names) = found else {
             return Ok(None);
         };
-        let key = (db.to_owned(), measurement.to_owned());
+        let key = (db.to_owned(), collection.to_owned());
         if let Some(known) = self.lock().get(&key)
             && known.uuid == uuid
             && let Some((read, at, cost)) = &known.read
@@ -142,13 +189,8 @@ impl Measurements {
             }
         }
         let began = Instant::now();
-        let types = schema::field_types(run, db, measurement, &names)?;
-        let tags = schema::tags(run, db, measurement, &names)?;
-        let read = Arc::new(MeasurementSchema {
-            names: names.clone(),
-            fields: types.clone().into_iter().collect(),
-            tags,
-        });
+        let read = Arc::new(schema::read(run, db, collection, &names)?);
+        let types = read.fields.clone().into_iter().collect();
         let schema = Arc::new(Schema { names, types });
         self.put(key.clone(), uuid.clone(), schema);
         if let Some(known) = self.lock().get_mut(&key)
@@ -247,6 +289,12 @@ impl Measurements {
             of != db || measurement.is_some_and(|measurement| name != measurement)
         });
     }
+}
+
+/// True if a measurement shows a collection of another name.
+fn shown_elsewhere(mappings: &BTreeMap<String, Mapping>, measurement: &str) -> bool {
+    let mapping = mappings.get(measurement);
+    mapping.is_some_and(|mapping| mapping.collection != measurement)
 }
 
 /// Why fields cannot be added.

@@ -11,6 +11,7 @@
 //! They come in the target or as a form in the body. An answer of one part is sent with its length; a longer one is sent while it
 //! is computed, and its end tells whether all went well.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer::{Database, Request};
@@ -18,6 +19,7 @@ use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, ValueRef};
 use nilometer_influx::influxql::{Bindings, Expr, Statement, parse};
 use nilometer_influx::line_protocol::Precision;
+use nilometer_influx::mapping::Mapping;
 use nilometer_influx::query::{
     CHUNK_ROWS, Output, OutputOptions, RETENTION_POLICY, Store, execute,
 };
@@ -201,6 +203,10 @@ impl Store for ServerStore<'_> {
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
         self.measurements
             .read(self.database(), db, measurement, exact)
+    }
+
+    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+        self.measurements.mappings(self.database(), db)
     }
 
     fn forget(&mut self, db: &str, measurement: Option<&str>) {
