@@ -204,6 +204,11 @@ impl StoredRollup {
         }
     }
 
+    /// True if the source has changed since the last call of [`Self::take_touch`].
+    pub fn is_touched(&self) -> bool {
+        self.is_touched.load(Ordering::Relaxed)
+    }
+
     /// True if the source has changed since the last call.
     pub fn take_touch(&self) -> bool {
         self.is_touched.swap(false, Ordering::Relaxed)

@@ -82,6 +82,18 @@ impl RollupCounters {
     }
 }
 
+/// The time up to which a refresh stores bins.
+#[derive(Clone, Copy)]
+pub(crate) enum RefreshExtent {
+    /// All bins that have closed.
+    Closed,
+    /// The same. Bins of a rollup over a rollup that is refreshed as often or more often close no earlier than those below
+    /// are stored, so that each measurement is read once.
+    StoredBelow,
+    /// All bins that have closed, and all that start before this time in ms.
+    AtLeast(i64),
+}
+
 /// Computes and stores the bins of rollups.
 #[derive(Clone)]
 pub(crate) struct RollupRefresher {
@@ -129,11 +141,12 @@ impl RollupRefresher {
         &self,
         namespace: &Namespace,
         rollup: &Arc<StoredRollup>,
+        extent: RefreshExtent,
         pace: Pace<'_>,
     ) -> Result<()> {
         let _refreshing = rollup.lock_refresh();
         let run = self.run(namespace, rollup, pace)?;
-        let refreshed = run.to_closed(i64::MIN);
+        let refreshed = run.store_and_fold(extent);
         let counter = match refreshed {
             Ok(()) => &self.counters.refreshes,
             Err(_) => &self.counters.failed,
@@ -238,13 +251,49 @@ struct RefreshRun<'r> {
 }
 
 impl RefreshRun<'_> {
-    /// Stores all bins that have closed, and those that start before `at_least_ms`, and folds all marks.
-    fn to_closed(&self, at_least_ms: i64) -> Result<()> {
+    /// Stores the bins of an extent, and folds all marks.
+    fn store_and_fold(&self, extent: RefreshExtent) -> Result<()> {
         self.rollup.take_touch();
-        let target = self.closed_time()?.max(at_least_ms);
+        let target = self.end_of(extent)?;
         let generation = self.begin(target)?;
         self.extend(target)?;
         self.fold(generation)
+    }
+
+    /// Returns the time before which bins are stored.
+    fn end_of(&self, extent: RefreshExtent) -> Result<i64> {
+        match extent {
+            RefreshExtent::Closed => self.closed_time(),
+            RefreshExtent::AtLeast(time_ms) => Ok(self.closed_time()?.max(time_ms)),
+            RefreshExtent::StoredBelow => match self.parent_as_often() {
+                None => self.closed_time(),
+                Some(parent) => self.closed_by(parent),
+            },
+        }
+    }
+
+    /// Returns the time before which bins have closed by what the rollup below has stored.
+    fn closed_by(&self, parent: &StoredRollup) -> Result<i64> {
+        drop(parent.lock_refresh());
+        if parent.is_touched() {
+            // It will store more.
+            self.rollup.touch();
+        }
+        let stored_ms = RollupView::open(self.refresher.engine(), parent)?
+            .progress
+            .closed_ms;
+        // The newest measurement is later than the bins that are stored, at least by the lateness of the rollup below.
+        let lateness_ms = self.rollup.options().lateness_ms;
+        let more_ms = lateness_ms.saturating_sub(parent.options().lateness_ms);
+        let closed_ms = stored_ms.saturating_sub(more_ms.max(0));
+        Ok(self.source.definition.bins.floor(closed_ms))
+    }
+
+    /// Returns the rollup below if it is refreshed as often as this one, or more often.
+    fn parent_as_often(&self) -> Option<&StoredRollup> {
+        let parent = &*self.source.parent.as_ref()?.stored;
+        let refresh_ms = parent.options().refresh_ms;
+        (refresh_ms > 0 && refresh_ms <= self.rollup.options().refresh_ms).then_some(parent)
     }
 
     /// Returns the time before which bins are closed.
@@ -493,7 +542,7 @@ impl RefreshRun<'_> {
             return Ok(true);
         }
         for _ in 0..FREEZE_ATTEMPTS {
-            self.to_closed(frozen_ms)?;
+            self.store_and_fold(RefreshExtent::AtLeast(frozen_ms))?;
             let Some(list) = self.rollup.list() else {
                 return Err(gone());
             };

@@ -9,6 +9,7 @@ use crate::auth::Action;
 use crate::catalog::{Namespace, StoredRollup};
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
+use crate::database::rollups::RefreshExtent;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
@@ -33,7 +34,7 @@ fn run(
     let pace = || operation.check_interrupt();
     let rollups = database.rollups();
     rollups.expire(&namespace, &rollup, &pace)?;
-    rollups.refresh(&namespace, &rollup, &pace)?;
+    rollups.refresh(&namespace, &rollup, RefreshExtent::Closed, &pace)?;
     Ok(Document::new())
 }
 
