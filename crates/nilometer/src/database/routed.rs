@@ -42,6 +42,9 @@ const OF_THE_CATALOG: [&str; 5] = [
     "usersInfo",
 ];
 
+/// Collections of `config` that are stored in the router's own catalog once they have something.
+const STORED_CONFIG: [&str; 2] = ["actionlog", "settings"];
+
 /// Stages that describe the process, not its data.
 const OF_THE_PROCESS: [&str; 3] = ["$currentOp", "$listLocalSessions", "$listSessions"];
 
@@ -225,6 +228,12 @@ pub(super) struct RoutedCollections {
 
 impl Collections for RoutedCollections {
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved> {
+        if db == CONFIG && STORED_CONFIG.contains(&coll) {
+            match self.own.resolve(db, coll)? {
+                Resolved::Absent => {}
+                stored => return Ok(stored),
+            }
+        }
         if db == CONFIG
             && let Some(documents) = self.router.config_documents(coll, MONGODB_VERSION)
         {

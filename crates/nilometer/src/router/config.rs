@@ -20,13 +20,13 @@ impl Router {
                 vec![collection(namespace, placement, sharding)]
             }),
             "chunks" => self.of_sharded(|_, placement, sharding| self.chunks(placement, sharding)),
-            // Nothing moves by itself, and no chunk is split.
+            // Until somebody has changed the settings.
             "settings" => vec![
                 doc! {"_id": "balancer", "stopped": true, "mode": "off"},
                 doc! {"_id": "autosplit", "enabled": false},
             ],
             "mongos" => self.mongos(version),
-            "tags" => Vec::new(),
+            "actionlog" | "tags" => Vec::new(),
             "changelog" => self.changelog(),
             "version" => vec![doc! {
                 "_id": 1, "clusterId": Value::ObjectId(self.cluster_id()), "currentVersion": CONFIG_VERSION,

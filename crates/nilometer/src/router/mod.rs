@@ -11,6 +11,7 @@
 //! placement   chunks, history, primaries
 //! stored      the placements in the router's engine
 //! moves       documents of ordinary collections that move between partitions
+//! balancing   which ranges go elsewhere so that all partitions are written at one rate
 //! source      collections of the cluster as queries see them
 //! config      the virtual collections of the database `config`
 //! ```
@@ -19,6 +20,7 @@
 //! collections are in partitions ([decision 0027](../../../../docs/decisions/0027-partitions-behind-a-router.md)). This
 //! module knows no command and no network: a partition is anything that answers requests.
 
+mod balancing;
 mod config;
 mod key_changes;
 mod message;
@@ -32,7 +34,10 @@ mod stored;
 mod targets;
 mod versions;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 use nilometer_bson::Document;
 use nilometer_storage::Engine;
@@ -42,6 +47,7 @@ pub use self::partition::{Partition, PendingReply};
 pub use self::report::{PartitionMove, RouterReport, Tenure};
 pub use self::versions::Coordinator;
 
+pub(crate) use self::balancing::{ActiveWindow, BalancerMemory, KeyWeights, Loads, plan};
 pub(crate) use self::key_changes::{changes_key, narrowed};
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::partition::{command, error_of, wait, write_request};
@@ -73,6 +79,9 @@ pub(crate) struct Router {
     changes: Mutex<()>,
     /// Held by writes while they follow a placement.
     writes: RwLock<()>,
+    /// Held by a round of the balancer.
+    balancer: Mutex<BalancerMemory>,
+    balancer_rounds: AtomicI64,
 }
 
 impl Router {
@@ -104,6 +113,8 @@ impl Router {
             ids,
             changes: Mutex::new(()),
             writes: RwLock::new(()),
+            balancer: Mutex::default(),
+            balancer_rounds: AtomicI64::new(0),
         })
     }
 
@@ -184,6 +195,27 @@ impl Router {
     /// Waits for the writes that run, and keeps others back.
     pub(crate) fn stop_writes(&self) -> RwLockWriteGuard<'_, ()> {
         self.writes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the round of the balancer that runs, and keeps others back. Comes before all other locks.
+    pub(crate) fn balancing(&self) -> MutexGuard<'_, BalancerMemory> {
+        let balancer = self.balancer.lock();
+        balancer.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if the balancer runs.
+    pub(crate) fn is_balancing(&self) -> bool {
+        matches!(self.balancer.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Returns the number of rounds of the balancer.
+    pub(crate) fn balancer_rounds(&self) -> i64 {
+        self.balancer_rounds.load(Ordering::Relaxed)
+    }
+
+    /// Counts a round of the balancer.
+    pub(crate) fn count_round(&self) {
+        self.balancer_rounds.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the partition of a new collection: that with the fewest.

@@ -195,14 +195,25 @@ impl Router {
         passage: &Passage,
         operation: &OperationContext,
     ) -> Result<Passage> {
+        let stats = doc! {"collStats": namespace.collection.as_str()};
+        let stats = self.ask_all(&[passage.from], &namespace.database, &stats, operation)?;
+        let mean = stats
+            .first()
+            .and_then(|stats| stats.get("avgObjSize").as_exact_i64());
+        let most = (STEP_BYTES / mean.unwrap_or(0).max(1)).clamp(1, STEP_DOCUMENTS_MAX);
+        self.step_of(namespace, key, passage, most, operation)
+    }
+
+    /// Returns the part of a range that has about so many documents, from its begin.
+    pub(crate) fn step_of(
+        &self,
+        namespace: &Namespace,
+        key: &ShardKey,
+        passage: &Passage,
+        most: i64,
+        operation: &OperationContext,
+    ) -> Result<Passage> {
         let (database, name) = (&namespace.database, namespace.collection.as_str());
-        let ask = |body: Document| {
-            let mut replies = self.ask_all(&[passage.from], database, &body, operation)?;
-            Ok::<Document, Error>(replies.remove(0))
-        };
-        let stats = ask(doc! {"collStats": name})?;
-        let mean = stats.get("avgObjSize").as_exact_i64().unwrap_or(0).max(1);
-        let most = (STEP_BYTES / mean).clamp(1, STEP_DOCUMENTS_MAX);
         let index = self.index_of(namespace, passage.from, key, operation)?;
         let Some(index) = index else {
             // Without an order there is no middle.
@@ -211,7 +222,13 @@ impl Router {
         let mut find = DocumentBuilder::extending(range_query(name, key, passage, Some(&index)));
         find.append("skip", most);
         find.append("limit", 1_i64);
-        let (rows, _) = batch_of(&ask(find.finish())?)?;
+        let found = self.ask_all(&[passage.from], database, &find.finish(), operation)?;
+        let rows = found
+            .first()
+            .map(batch_of)
+            .transpose()?
+            .unwrap_or_default()
+            .0;
         let behind = rows.first().map(|row| key.of(row.as_ref())).transpose()?;
         let mut step = passage.clone();
         // Documents with one key stay together, however many they are.

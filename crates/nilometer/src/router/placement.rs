@@ -339,6 +339,18 @@ impl Sharding {
         true
     }
 
+    /// Returns the chunks of a partition as passages to another one.
+    pub(crate) fn passages(&self, from: usize, to: usize) -> Vec<Passage> {
+        let own = (0..self.chunks.len()).filter(|at| self.chunks[*at].partition == from);
+        let passage = |at| Passage {
+            low: self.min_of(at),
+            high: self.max_of(at),
+            from,
+            to,
+        };
+        own.map(passage).collect()
+    }
+
     /// Returns the first part of a range that another partition has.
     pub(crate) fn first_passage(
         &self,

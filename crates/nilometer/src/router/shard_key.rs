@@ -20,6 +20,9 @@ use crate::eval::expression::hashed_index_key;
 /// Most parts of a shard key: as many as an index may have.
 const PARTS_MAX: usize = 32;
 
+/// How the stored name of the time begins.
+const TIME_PREFIX: &str = "control.min.";
+
 /// A part of a shard key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyPart {
@@ -123,14 +126,7 @@ impl ShardKey {
 
     /// Returns a filter of documents with keys from `low` to `high`, without `high` unless it is the end of all keys.
     pub(crate) fn between(&self, low: &KeyBound, high: &KeyBound) -> Document {
-        let values = self.parts.iter().map(|part| {
-            let path = format!("${}", part.path.as_str());
-            let value = doc! {"$ifNull": array![path, Value::Null]};
-            match part.is_hashed {
-                true => Value::from(doc! {"$toHashedIndexKey": value}),
-                false => value.into(),
-            }
-        });
+        let values = self.parts.iter().map(KeyPart::expression);
         let key: Value = values.collect::<Vec<_>>().into();
         let bound = |bound: &KeyBound| doc! {"$literal": bound.0.clone()};
         let mut all = vec![Value::from(doc! {"$gte": array![key.clone(), bound(low)]})];
@@ -138,6 +134,14 @@ impl ShardKey {
             all.push(doc! {"$lt": array![key, bound(high)]}.into());
         }
         doc! {"$expr": doc! {"$and": all}}
+    }
+
+    /// Returns expressions of the parts but the time, which is the last one.
+    pub(crate) fn without_time(&self) -> Vec<Value> {
+        let parts = self.parts.iter();
+        let parts =
+            parts.filter(|part| !(self.is_timeseries && part.stored.starts_with(TIME_PREFIX)));
+        parts.map(KeyPart::expression).collect()
     }
 
     /// Returns the namespace that the key is for: that of the buckets for a time series.
@@ -246,6 +250,16 @@ pub(super) fn has_array(path: &FieldPath) -> Error {
 }
 
 impl KeyPart {
+    /// Returns an expression of the value of the part in the key of a document.
+    fn expression(&self) -> Value {
+        let path = format!("${}", self.path.as_str());
+        let value = doc! {"$ifNull": array![path, Value::Null]};
+        match self.is_hashed {
+            true => doc! {"$toHashedIndexKey": value}.into(),
+            false => value.into(),
+        }
+    }
+
     /// Returns the value of the part in a key.
     pub(crate) fn place(&self, value: ValueRef<'_>) -> Value {
         let value = match value {
@@ -268,7 +282,7 @@ fn stored_name(path: &FieldPath, is_hashed: bool, options: &TimeseriesOptions) -
                 "the time field of a time-series collection cannot be hashed in its shard key",
             ));
         }
-        return Ok(format!("control.min.{time_field}"));
+        return Ok(format!("{TIME_PREFIX}{time_field}"));
     }
     match options.meta_field.as_deref() {
         Some(meta) if path.first() == meta => Ok(format!(

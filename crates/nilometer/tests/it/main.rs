@@ -37,6 +37,7 @@ mod rollup_open_bins;
 mod rollup_stored;
 mod rollups;
 mod router;
+mod router_balancer;
 mod router_moves;
 mod router_network;
 mod router_ordinary;

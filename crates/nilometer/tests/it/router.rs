@@ -747,8 +747,6 @@ fn what_a_mongos_has_and_a_router_has_not_is_refused_with_a_reason() {
             doc! {"updateZoneKeyRange": "test.ts", "min": doc! {}, "max": doc! {}, "zone": "x"},
             115,
         ),
-        (doc! {"balancerStart": 1}, 115),
-        (doc! {"balancerStop": 1}, 0),
         (doc! {"movePrimary": "test", "to": "p0001"}, 115),
         (
             doc! {"reshardCollection": "test.ts", "key": doc! {"m": 1}},

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::Durability;
 
+use super::balancer;
 use super::buffered::BufferedWrites;
 use super::insert::{dropped, placed, unsettled, with_index};
 use super::narrowed::Narrowed;
@@ -76,6 +77,10 @@ pub(super) fn update(
     request: &Request,
 ) -> Result<Document> {
     update::checked(database, &context.operation, request)?;
+    let name = request.body.get("update").as_str().unwrap_or_default();
+    if balancer::is_settings(context.database_name(), name) {
+        return balancer::update_settings(database, context, request);
+    }
     change(database, context, request, &UPDATE)
 }
 

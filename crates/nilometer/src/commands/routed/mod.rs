@@ -11,6 +11,7 @@
 //! Which of these a command is says the column [`OnRouter`] of the table of commands. [`ROUTER_COMMANDS`] are the commands that
 //! only a router has.
 
+mod balancer;
 mod buffered;
 mod bulk;
 mod change;
@@ -41,9 +42,9 @@ use crate::router::Router;
 pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
     unsupported::ADD_SHARD,
     unsupported::ADD_SHARD_TO_ZONE,
-    unsupported::BALANCER_START,
-    sharding::BALANCER_STATUS,
-    sharding::BALANCER_STOP,
+    balancer::START,
+    balancer::STATUS,
+    balancer::STOP,
     sharding::ENABLE,
     sharding::SHARD_MAP,
     sharding::IS_DB_GRID,

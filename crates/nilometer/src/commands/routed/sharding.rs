@@ -48,29 +48,6 @@ pub(super) const SHARD_MAP: CommandSpec = CommandSpec {
     )
 };
 
-pub(super) const BALANCER_STATUS: CommandSpec = CommandSpec {
-    admin_only: true,
-    ..CommandSpec::new(
-        "balancerStatus",
-        "Says that no range moves by itself.",
-        Authorization::LoggedIn,
-        OnRouter::Same,
-        balancer_status,
-    )
-};
-
-pub(super) const BALANCER_STOP: CommandSpec = CommandSpec {
-    admin_only: true,
-    write_concern: true,
-    ..CommandSpec::new(
-        "balancerStop",
-        "Accepted: no range moves by itself.",
-        Authorization::LoggedIn,
-        OnRouter::Same,
-        balancer_stop,
-    )
-};
-
 pub(super) const LIST_SHARDS: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
@@ -165,15 +142,6 @@ fn shard_map(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Re
         addresses.append(&address, name);
     }
     Ok(doc! {"map": map.finish(), "connStrings": addresses.finish()})
-}
-
-fn balancer_status(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
-    Ok(doc! {"mode": "off", "inBalancerRound": false, "numBalancerRounds": 0_i64})
-}
-
-/// The balancer is off already, so nothing is to be stopped.
-fn balancer_stop(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
-    Ok(Document::new())
 }
 
 /// Returns the collection that a command names as `db.coll`.

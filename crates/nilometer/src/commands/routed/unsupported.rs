@@ -31,11 +31,6 @@ const FIXED_PARTITIONS: &str = "the partitions of a cluster are fixed when it is
 static REASONS: &[Reason] = &[
     ("addShard", Named::Nothing, FIXED_PARTITIONS),
     ("addShardToZone", Named::Shard, NO_ZONES),
-    (
-        "balancerStart",
-        Named::Nothing,
-        "there is no balancer: ranges go where moveRange puts them",
-    ),
     ("moveCollection", Named::Collection, NO_COPY),
     ("movePrimary", Named::Nothing, NO_COPY),
     (
@@ -66,8 +61,6 @@ const fn refused(name: &'static str, help: &'static str) -> CommandSpec {
 pub(super) const ADD_SHARD: CommandSpec = refused("addShard", "Refused: partitions are fixed.");
 pub(super) const ADD_SHARD_TO_ZONE: CommandSpec =
     refused("addShardToZone", "Refused: there are no zones.");
-pub(super) const BALANCER_START: CommandSpec =
-    refused("balancerStart", "Refused: there is no balancer.");
 pub(super) const MOVE_COLLECTION: CommandSpec =
     refused("moveCollection", "Refused: shard the collection.");
 pub(super) const MOVE_PRIMARY: CommandSpec =

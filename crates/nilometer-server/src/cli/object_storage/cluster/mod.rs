@@ -27,6 +27,8 @@ use nilometer_cluster::{Look, MemberReport, Presence, SlateOptions, StorageUrl};
 
 use self::catalog::{Catalog, CatalogKeeper};
 use self::keeper::Keeper;
+use tracing::warn;
+
 use crate::cli::Failure;
 use crate::cli::storage::ClusterOptions;
 use crate::cluster::{Directory, NodeSecurity, Nodes, Place, Pool};
@@ -39,6 +41,9 @@ const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which the nodes must be the same before a partition moves because of them. A partition without a process waits
 /// for no longer than its claim.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
+
+/// Interval of the rounds of the balancer.
+const BALANCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Divisor of the memory for all partitions.
 const PARTITIONS_SHARE: u64 = 2;
@@ -61,6 +66,7 @@ pub(in crate::cli) struct Node {
     state: Arc<NodeState>,
     partitions: Vec<JoinHandle<()>>,
     catalog: JoinHandle<()>,
+    balancer: JoinHandle<()>,
 }
 
 /// What the threads of a node share.
@@ -248,6 +254,10 @@ impl Node {
         let keeper = CatalogKeeper::new(catalog, Arc::clone(&state));
         let thread = std::thread::Builder::new().name("catalog".into());
         let catalog = thread.spawn(move || keeper.run(own)).map_err(no_thread)?;
+        let (balanced, node) = (slot.clone(), Arc::clone(&state));
+        let thread = std::thread::Builder::new().name("balancer".into());
+        let balancer = thread.spawn(move || balance(&node, &balanced));
+        let balancer = balancer.map_err(no_thread)?;
         let mut partitions = Vec::new();
         for name in names {
             let keeper = Keeper::new(&name, &state);
@@ -260,6 +270,7 @@ impl Node {
                 state,
                 partitions,
                 catalog,
+                balancer,
             },
         )))
     }
@@ -277,6 +288,16 @@ impl Node {
             drop(thread.join());
         }
         drop(self.catalog.join());
+        drop(self.balancer.join());
+    }
+}
+
+/// Runs the balancer until the node ends. It does something where the catalog is.
+fn balance(state: &NodeState, slot: &DatabaseSlot) {
+    while !state.sleep(BALANCE_INTERVAL) {
+        if let Err(problem) = slot.current().balance() {
+            warn!(c = "SHARDING", id = 22_610, error = %problem, "A round of the balancer failed");
+        }
     }
 }
 
