@@ -375,6 +375,10 @@ const checks = {
       const left = await facts("Buckets left because");
       assert.deepEqual(left, { "full by count": "1", "a field had another type": "1" });
       assert.equal((await facts("Written"))["measurements written"], "1,501");
+      const tails = await facts("Open buckets and tails");
+      assert.equal(tails.open, "1");
+      assert.match(tails["measurements in tails"], /^[0-9,]+$/);
+      assert.match(tails["size of tails"], /^[0-9]/);
       assert.match((await facts("Open buckets of the whole server")).open, /^[1-9]/);
       const bars = page.getByRole("region", { name: "Buckets by their measurements" }).locator("tbody tr");
       const counts = await bars.locator("td.number").allTextContents();

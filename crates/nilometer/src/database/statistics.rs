@@ -168,6 +168,23 @@ impl StoredCollections {
         );
         let counters = self.timeseries.bucket_catalog.counters(collection.uuid);
         counters.append(&mut out);
+        let gauges = self
+            .timeseries
+            .bucket_catalog
+            .collection_gauges(collection.uuid);
+        for (name, count) in [
+            ("numOpenBuckets", gauges.open),
+            ("numArchivedBuckets", gauges.archived),
+            ("numBucketsWithTail", gauges.with_tail),
+            ("numTailMeasurements", gauges.in_tails),
+        ] {
+            out.append(name, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        if let Storage::Buckets { tail, .. } = collection.storage {
+            let sizes = self.engine.keyspace_statistics(tail)?;
+            let bytes = sizes.disk_bytes + sizes.memory_bytes;
+            out.append("tailBytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
         Ok(out.finish())
     }
 

@@ -31,6 +31,34 @@ fn insert(fixture: &mut Fixture, name: &str, second: i64, meta: i64) {
 }
 
 #[test]
+fn a_collection_counts_its_open_buckets_and_their_tails() {
+    let mut f = Fixture::new();
+    create(&mut f, "ts");
+    create(&mut f, "other");
+    insert(&mut f, "other", 7200, 1);
+    let counts = |f: &mut Fixture| {
+        let reply = f.run(doc! { "collStats": "ts" });
+        let stats = reply.get("timeseries").as_document().unwrap();
+        [
+            "numOpenBuckets",
+            "numArchivedBuckets",
+            "numBucketsWithTail",
+            "numTailMeasurements",
+            "tailBytes",
+        ]
+        .map(|name| stats.get(name).as_exact_i64().unwrap())
+    };
+    assert_eq!(counts(&mut f), [0; 5]);
+    insert(&mut f, "ts", 7200, 1);
+    insert(&mut f, "ts", 7201, 1);
+    insert(&mut f, "ts", 7200, 2);
+    insert(&mut f, "ts", 0, 1);
+    let [open, archived, with_tail, in_tails, bytes] = counts(&mut f);
+    assert_eq!([open, archived, with_tail, in_tails], [2, 1, 3, 4]);
+    assert!(bytes > 0);
+}
+
+#[test]
 fn the_bucket_catalog_has_a_section_while_it_is_not_empty() {
     let mut f = Fixture::new();
     create(&mut f, "ts");

@@ -33,6 +33,19 @@ pub struct CatalogGauges {
     pub era: u64,
 }
 
+/// Counts of a collection's buckets in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionGauges {
+    /// Buckets that take measurements, or have some in flight.
+    pub open: usize,
+    /// Buckets that may be reopened by their id.
+    pub archived: usize,
+    /// Buckets with measurements that are not in their document yet. Not of archived ones of which only the id is in memory.
+    pub with_tail: usize,
+    /// Those measurements.
+    pub in_tails: usize,
+}
+
 impl BucketCatalog {
     /// Sets the memory above which idle buckets are evicted, in bytes.
     pub fn set_memory_max(&self, bytes: usize) {
@@ -72,6 +85,25 @@ impl BucketCatalog {
             }
         }
         gauges.eras = eras.len();
+        gauges
+    }
+
+    /// Counts what is in memory of a collection.
+    pub fn collection_gauges(&self, collection: [u8; 16]) -> CollectionGauges {
+        let mut gauges = CollectionGauges::default();
+        for lock in &self.stripes {
+            let stripe = lock.lock();
+            let all = stripe.series.iter();
+            for (_, series) in all.filter(|(key, _)| key.collection == collection) {
+                gauges.open += usize::from(series.open.is_some()) + series.closing.len();
+                gauges.archived += series.archived.len();
+                for bucket in series.buckets() {
+                    let in_tail = bucket.count.saturating_sub(bucket.folded_count);
+                    gauges.with_tail += usize::from(in_tail > 0);
+                    gauges.in_tails += in_tail;
+                }
+            }
+        }
         gauges
     }
 

@@ -79,10 +79,23 @@ async function overview(target, signal) {
   const mean = numberOf(series?.avgBucketSize ?? stats.avgObjSize);
   if (mean !== null) rows.push([series ? "Mean bucket" : "Mean document", bytes(mean)]);
   rows.push(["Size", bytes(numberOf(stats.size))], ["On disk", bytes(numberOf(stats.storageSize))], ["Indexes on disk", bytes(numberOf(stats.totalIndexSize))]);
-  return [card("Size", list(rows)), series ? await openBuckets(signal) : null];
+  return [card("Size", list(rows)), series ? card("Open buckets and tails", tails(series)) : null, series ? await openBuckets(signal) : null];
 }
 
-/** Open buckets are counted for the whole server, not for a collection. */
+/** A tail has the measurements that are not in the bucket document yet. */
+function tails(series) {
+  return list([
+    ...numbers(series, [
+      ["numOpenBuckets", "open"],
+      ["numArchivedBuckets", "archived"],
+      ["numBucketsWithTail", "with a tail"],
+      ["numTailMeasurements", "measurements in tails"],
+    ]),
+    ["size of tails", bytes(numberOf(series.tailBytes))],
+  ]);
+}
+
+/** Their memory is known for the whole server, not for a collection. */
 async function openBuckets(signal) {
   let reply;
   try {
