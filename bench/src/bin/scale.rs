@@ -1,0 +1,392 @@
+//! What a cluster of many nodes costs its routers: `cargo run --release -p nilometer-bench --bin scale`.
+//!
+//! ```text
+//! map         the stored placement of a collection with two partitions for each node: bytes, time to read it, time to route by it
+//! simulation  nodes with one virtual core and disk each, that insert in virtual time with the costs measured here
+//! store       requests to the object store by the intervals of the claims
+//! ```
+//!
+//! Placements, routing and the work of a partition are those of the server, with an engine in memory. The network, the disks and
+//! the cores are simulated: the figures say how the work divides, not what a machine does. One seed gives one outcome.
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nilometer::database::HostedPartition;
+use nilometer::router::{Partition, PendingReply};
+use nilometer::services::Environment;
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::{Document, Value, array, doc};
+use nilometer_storage::{Direction, Engine, MemoryEngine};
+
+/// The allocator of the server: decision 0012.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Partitions of each node.
+const PARTITIONS: usize = 2;
+
+/// A message between two nodes, in ns.
+const NETWORK_NS: u64 = 100_000;
+
+/// The interval at which a virtual disk makes durable what came, in ns.
+const FLUSH_NS: u64 = 10_000_000;
+
+/// Clients of each node. Each waits for the answer before it sends again.
+const CLIENTS: [usize; 1] = [16];
+
+/// Virtual time of a simulation, in ns; the first tenth is not counted.
+const RUN_NS: u64 = 3_000_000_000;
+
+/// Seconds between two looks at a claim.
+const LOOK_SECONDS: f64 = 0.4;
+
+/// A partition that answers at once.
+struct Instantly(String);
+
+struct Ready(Option<Document>);
+
+impl PendingReply for Ready {
+    fn wait(&mut self, _: Duration) -> nilometer::Result<Option<Document>> {
+        Ok(self.0.take())
+    }
+}
+
+impl Partition for Instantly {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn host(&self) -> String {
+        "node:27017".to_owned()
+    }
+
+    fn send(&self, request: Request) -> Box<dyn PendingReply> {
+        let reply = match request.command_name() {
+            "aggregate" | "find" | "listIndexes" => {
+                let cursor = doc! {"id": 0_i64, "ns": "test.ts", "firstBatch": array![]};
+                doc! {"cursor": cursor, "ok": 1.0}
+            }
+            _ => doc! {"n": 0, "ok": 1.0},
+        };
+        Box::new(Ready(Some(reply)))
+    }
+}
+
+fn partitions(count: usize) -> Vec<Arc<dyn Partition>> {
+    let name = |at: usize| Arc::new(Instantly(format!("p{at:05}"))) as Arc<dyn Partition>;
+    (0..count).map(name).collect()
+}
+
+fn run(database: &Database, command: Document) -> Document {
+    let reply = database.run_command(&mut ClientSession::embedded(), &Request::new(command));
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{reply:?}");
+    reply
+}
+
+/// Returns an insert of measurements of several series.
+fn insert(count: usize, series: usize) -> Document {
+    let one = |at: usize| -> Value {
+        let host = format!("host_{}", at % series);
+        let time = Value::DateTime(1_451_606_400_000 + (at / series) as i64 * 10_000);
+        let load = |n: usize| ((at * 7 + n * 13) % 1000) as f64 / 10.0;
+        doc! {
+            "t": time, "m": doc! {"host": host}, "a": load(1), "b": load(2), "c": load(3), "d": load(4),
+        }
+        .into()
+    };
+    let list: Vec<Value> = (0..count).map(one).collect();
+    doc! {"insert": "ts", "documents": list, "ordered": false, "$db": "test"}
+}
+
+/// Returns the time of one run in ns: the least of several.
+fn timed(times: usize, mut work: impl FnMut()) -> u64 {
+    let runs = (0..times).map(|_| {
+        let began = Instant::now();
+        work();
+        u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    });
+    runs.min().unwrap_or(0)
+}
+
+/// A router with a time series over many partitions.
+struct Map {
+    engine: Arc<dyn Engine>,
+    router: Database,
+    count: usize,
+}
+
+impl Map {
+    fn new(count: usize) -> Self {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let router = Database::router(engine.clone(), Environment::default(), partitions(count));
+        let router = router.expect("the partitions have names");
+        let options = doc! {"timeField": "t", "metaField": "m"};
+        run(
+            &router,
+            doc! {"create": "ts", "timeseries": options, "$db": "test"},
+        );
+        let key = doc! {"m.host": "hashed"};
+        run(
+            &router,
+            doc! {"shardCollection": "test.ts", "key": key, "$db": "admin"},
+        );
+        Self {
+            engine,
+            router,
+            count,
+        }
+    }
+
+    /// Returns the bytes of the stored placements.
+    fn bytes(&self) -> usize {
+        let all = self.engine.keyspaces();
+        let of = all.iter().find(|known| known.name.contains("placement"));
+        let snapshot = self.engine.snapshot().expect("an engine in memory");
+        let id = of.expect("placements are stored").id;
+        let entries = snapshot.scan(id, &[], None, Direction::Forward);
+        let entries = entries.expect("an engine in memory");
+        let sizes = entries.map(|entry| entry.map_or(0, |(key, value)| key.len() + value.len()));
+        sizes.sum()
+    }
+
+    fn open_ns(&self) -> u64 {
+        timed(2, || {
+            let partitions = partitions(self.count);
+            let opened = Database::router(self.engine.clone(), Environment::default(), partitions);
+            assert!(opened.is_ok());
+        })
+    }
+
+    fn insert_ns(&self, count: usize, series: usize) -> u64 {
+        let command = insert(count, series);
+        timed(5, || drop(run(&self.router, command.clone())))
+    }
+
+    fn find_ns(&self, filter: &Document) -> u64 {
+        let find = doc! {"find": "ts", "filter": filter.clone(), "$db": "test"};
+        timed(5, || drop(run(&self.router, find.clone())))
+    }
+}
+
+/// What work costs, in ns.
+#[derive(Clone, Copy, Debug)]
+struct Costs {
+    /// Routing a batch.
+    route: u64,
+    /// A command at a partition, and each of its measurements.
+    command: u64,
+    measurement: u64,
+}
+
+/// Measures the work of a partition.
+fn partition_costs() -> (u64, u64) {
+    let time = |count: usize| {
+        let database = Database::in_memory().expect("a database in memory");
+        let partition = HostedPartition::new(Arc::new(database)).expect("a partition");
+        let options = doc! {"timeField": "t", "metaField": "m"};
+        let create = doc! {"create": "ts", "timeseries": options, "$db": "test"};
+        partition.run(&Request::new(create));
+        let command = insert(count, 100);
+        timed(9, || drop(partition.run(&Request::new(command.clone()))))
+    };
+    const MANY: usize = 10_000;
+    let (one, many) = (time(1), time(MANY));
+    let each = many.saturating_sub(one) / (MANY as u64 - 1);
+    (one.saturating_sub(each), each)
+}
+
+/// A generator of numbers that a seed determines.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap_or(0) % end
+    }
+}
+
+/// What happens at a virtual time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A client sends a batch to its node.
+    Send { client: usize },
+    /// A part arrives at the node of its partition.
+    Part {
+        client: usize,
+        node: usize,
+        size: usize,
+    },
+    /// A part is durable.
+    Done { client: usize },
+}
+
+/// Returns the measurements a virtual second that nodes insert, each for so many clients. Each batch has so many measurements of
+/// so many series.
+fn simulate(
+    (nodes, clients): (usize, usize),
+    (batch, series): (usize, usize),
+    costs: Costs,
+    seed: u64,
+) -> f64 {
+    let count = nodes * PARTITIONS;
+    let mut numbers = Numbers(seed);
+    // Both are busy until then.
+    let mut cores = vec![0_u64; nodes];
+    let mut open = vec![0_usize; nodes * clients];
+    let mut events = BinaryHeap::new();
+    let mut number = 0_u64;
+    let mut push = |events: &mut BinaryHeap<_>, at: u64, event: Event| {
+        number += 1;
+        events.push(Reverse((at, number, event)));
+    };
+    for client in 0..open.len() {
+        push(
+            &mut events,
+            numbers.below(1_000_000) as u64,
+            Event::Send { client },
+        );
+    }
+    let mut inserted = 0_u64;
+    while let Some(Reverse((now, _, event))) = events.pop() {
+        if now >= RUN_NS {
+            break;
+        }
+        match event {
+            Event::Send { client } => {
+                let node = client / clients;
+                cores[node] = cores[node].max(now) + costs.route;
+                let mut sizes = std::collections::BTreeMap::<usize, usize>::new();
+                for at in 0..series {
+                    let size = batch / series + usize::from(at < batch % series);
+                    *sizes.entry(numbers.below(count)).or_default() += size;
+                }
+                open[client] = sizes.len();
+                for (partition, size) in sizes {
+                    let to = partition % nodes;
+                    let way = if to == node { 0 } else { NETWORK_NS };
+                    let part = Event::Part {
+                        client,
+                        node: to,
+                        size,
+                    };
+                    push(&mut events, cores[node] + way, part);
+                }
+            }
+            Event::Part { client, node, size } => {
+                let work = costs.command + costs.measurement * size as u64;
+                cores[node] = cores[node].max(now) + work;
+                let durable = cores[node].next_multiple_of(FLUSH_NS);
+                push(&mut events, durable + NETWORK_NS, Event::Done { client });
+            }
+            Event::Done { client } => {
+                open[client] -= 1;
+                if open[client] == 0 {
+                    if now > RUN_NS / 10 {
+                        inserted += batch as u64;
+                    }
+                    push(&mut events, now, Event::Send { client });
+                }
+            }
+        }
+    }
+    inserted as f64 / (RUN_NS as f64 * 0.9 / 1e9)
+}
+
+fn print_maps() {
+    println!(
+        "nodes  partitions  map KiB  open ms  insert of 10,000 ms  find of a series us  find of all us"
+    );
+    for nodes in [1, 10, 100, 1000, 10_000] {
+        let map = Map::new(nodes * PARTITIONS);
+        println!(
+            "{nodes:>5}  {:>10}  {:>7}  {:>7.1}  {:>19.1}  {:>19.1}  {:>14.1}",
+            map.count,
+            map.bytes() / 1024,
+            map.open_ns() as f64 / 1e6,
+            map.insert_ns(10_000, 1000) as f64 / 1e6,
+            map.find_ns(&doc! {"m.host": "host_7"}) as f64 / 1e3,
+            map.find_ns(&doc! {}) as f64 / 1e3,
+        );
+    }
+}
+
+fn print_simulation() {
+    let (command, measurement) = partition_costs();
+    println!("a command at a partition {command} ns, each measurement {measurement} ns");
+    for clients in CLIENTS {
+        println!("measurements a virtual second, and times one node; {clients} clients of each");
+        println!("nodes  10,000 of 1,000 series      10,000 of 10 series");
+        let shapes = [(10_000, 1000), (10_000, 10)];
+        let mut first = [0.0; 2];
+        for nodes in [1, 2, 10, 100] {
+            let map = Map::new(nodes * PARTITIONS);
+            print!("{nodes:>5}");
+            for (shape, one) in shapes.into_iter().zip(&mut first) {
+                let costs = Costs {
+                    route: map.insert_ns(shape.0, shape.1),
+                    command,
+                    measurement,
+                };
+                let rate = simulate((nodes, clients), shape, costs, 1);
+                if nodes == 1 {
+                    *one = rate;
+                }
+                print!("  {rate:>14.0} {:>8.1}", rate / *one);
+            }
+            println!();
+        }
+    }
+}
+
+fn print_store() {
+    println!("nodes  looks at claims a second  heartbeats a second  with one list of all claims");
+    for nodes in [3_usize, 50, 1000, 10_000] {
+        let units = (nodes * PARTITIONS + 1) as f64;
+        let looks = units * (nodes - 1) as f64 / LOOK_SECONDS;
+        let beats = units + nodes as f64;
+        let list = nodes as f64 / LOOK_SECONDS;
+        println!("{nodes:>5}  {looks:>24.0}  {beats:>19.0}  {list:>27.0}");
+    }
+}
+
+fn main() {
+    print_maps();
+    print_simulation();
+    print_store();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Costs of about the size that was measured.
+    const COSTS: Costs = Costs {
+        route: 2_000_000,
+        command: 20_000,
+        measurement: 800,
+    };
+
+    #[test]
+    fn ten_nodes_insert_more_than_one_and_one_seed_has_one_outcome() {
+        let shape = (10_000, 1000);
+        let one = simulate((1, 16), shape, COSTS, 1);
+        let ten = simulate((10, 16), shape, COSTS, 1);
+        assert!(ten > one * 6.0, "{one} {ten}");
+        assert_eq!(ten.to_bits(), simulate((10, 16), shape, COSTS, 1).to_bits());
+    }
+
+    #[test]
+    fn maps_are_routed_by() {
+        let map = Map::new(20);
+        assert!(map.bytes() > 1000);
+        assert!(map.open_ns() > 0 && map.insert_ns(100, 10) > 0 && map.find_ns(&doc! {}) > 0);
+    }
+}
