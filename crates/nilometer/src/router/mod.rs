@@ -34,6 +34,7 @@ mod stored;
 mod targets;
 mod versions;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -94,8 +95,9 @@ impl Router {
         options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
     ) -> Result<Self> {
         let names: Vec<String> = partitions.iter().map(|p| p.name().to_owned()).collect();
-        for (at, name) in names.iter().enumerate() {
-            if names.iter().take(at).any(|known| known == name) {
+        let mut known = HashSet::new();
+        for name in &names {
+            if !known.insert(name) {
                 return Err(Error::bad_value(format!(
                     "two partitions are called '{name}'"
                 )));

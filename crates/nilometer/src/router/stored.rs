@@ -8,7 +8,7 @@
 //!
 //! The whole map is replaced at each change; readers keep the one they began with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
@@ -47,6 +47,9 @@ struct PlacementsState {
     last_version: i64,
 }
 
+/// The partitions of a router by their names.
+type PartitionNumbers<'n> = HashMap<&'n str, usize>;
+
 impl Placements {
     /// Reads the stored placements. `options_of` returns the options of a time series.
     pub(crate) fn open(
@@ -65,6 +68,7 @@ impl Placements {
         };
         let mut state = PlacementsState::default();
         let mut map = PlacementMap::new();
+        let partitions = partitions.iter().map(String::as_str).zip(0..).collect();
         if let Some(keyspace) = keyspace {
             let snapshot = engine.snapshot()?;
             for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
@@ -76,11 +80,11 @@ impl Placements {
                     continue;
                 }
                 if key.starts_with(MOVE_KEY.as_bytes()) {
-                    let moved = read_move(stored.as_ref(), partitions)?;
+                    let moved = read_move(stored.as_ref(), &partitions)?;
                     state.moves.insert(moved.namespace.clone(), moved);
                     continue;
                 }
-                let (namespace, placement) = read(stored.as_ref(), partitions, &options_of)?;
+                let (namespace, placement) = read(stored.as_ref(), &partitions, &options_of)?;
                 map.insert(namespace, Arc::new(placement));
             }
         }
@@ -238,7 +242,7 @@ fn written_move(moved: &DocumentMove, partitions: &[String]) -> Document {
 }
 
 /// Reads a stored move of documents.
-fn read_move(stored: DocRef<'_>, partitions: &[String]) -> Result<DocumentMove> {
+fn read_move(stored: DocRef<'_>, partitions: &PartitionNumbers<'_>) -> Result<DocumentMove> {
     Ok(DocumentMove {
         namespace: namespace_of(stored)?,
         uuid: uuid_of(stored)?,
@@ -311,10 +315,9 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
 }
 
 /// Returns the partition that a stored name names.
-fn number_of(name: ValueRef<'_>, partitions: &[String]) -> Result<usize> {
+fn number_of(name: ValueRef<'_>, partitions: &PartitionNumbers<'_>) -> Result<usize> {
     let name = name.as_str().ok_or_else(damaged)?;
-    let found = partitions.iter().position(|known| known == name);
-    found.ok_or_else(|| {
+    partitions.get(name).copied().ok_or_else(|| {
         Error::new(
             ErrorCode::ShardNotFound,
             format!("the partition {name} has documents, but is not there"),
@@ -340,7 +343,7 @@ fn list_of(value: ValueRef<'_>) -> Result<Vec<Document>> {
 /// Reads a stored placement.
 fn read(
     stored: DocRef<'_>,
-    partitions: &[String],
+    partitions: &PartitionNumbers<'_>,
     options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
 ) -> Result<(Namespace, Placement)> {
     let namespace = namespace_of(stored)?;
@@ -362,7 +365,11 @@ fn read(
 }
 
 /// Reads the chunks and the history of a stored placement.
-fn read_sharding(stored: DocRef<'_>, key: ShardKey, partitions: &[String]) -> Result<Sharding> {
+fn read_sharding(
+    stored: DocRef<'_>,
+    key: ShardKey,
+    partitions: &PartitionNumbers<'_>,
+) -> Result<Sharding> {
     let mut chunks = Vec::new();
     for chunk in list_of(stored.get("chunks"))? {
         chunks.push(Chunk {
