@@ -69,7 +69,11 @@ const checks = {
     equal(sh.moveRange("cluster_mongosh.ranges", "p0002", { k: 50 }, { k: 60 }).ok, 1);
     shell.ranges.insertMany([{ k: 1 }, { k: 55 }, { k: 150 }, {}]);
     equal(shell.ranges.find().itcount(), 4);
-    equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 150 }, "p0001")), 115);
+    // With its document, and back.
+    for (const partition of ["p0001", "p0003"]) {
+      equal(sh.moveChunk("cluster_mongosh.ranges", { k: 150 }, partition).ok, 1);
+      equal(shell.ranges.find().itcount(), 4);
+    }
     equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 1 }, "p0009")), 70);
     const chunks = db.getSiblingDB("config").chunks.find({ shard: "p0003" }).toArray();
     shows(chunks, '"k":100');
@@ -92,9 +96,15 @@ const checks = {
     equal(shell.soil.dropIndex("bed.id_hashed").ok, 1);
   },
 
-  what_is_not_there_is_refused() {
+  balancer_is_switched() {
     equal(sh.getBalancerState(), false);
-    equal(codeOf(() => sh.startBalancer()), 115);
+    equal(sh.startBalancer().ok, 1);
+    equal(sh.getBalancerState(), true);
+    equal(sh.stopBalancer().ok, 1);
+    equal(sh.getBalancerState(), false);
+  },
+
+  what_is_not_there_is_refused() {
     equal(codeOf(() => sh.addShardToZone("p0001", "zone")), 115);
     equal(codeOf(() => sh.updateZoneKeyRange("cluster_mongosh.ranges", { k: 0 }, { k: 1 }, "zone")), 115);
     equal(codeOf(() => sh.reshardCollection("cluster_mongosh.ranges", { x: 1 })), 115);
