@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 1  the catalog    a record of the move, with the version that is raised for it
-//! 2  all partitions raise that version: nobody else reads or writes the collection, and the reads that run have begun
+//! 2  all partitions raise that version: they refuse other requests on the collection, and its running reads and writes have ended
 //! 3  the target     gets copies
 //! 4  the catalog    the record says that all are copied
 //! 5  the source     loses its documents
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A move that ends before step 4 is undone: the copies go. One that ends behind it is finished. Both raise another version
-//! first, so nothing that is still under way for the move arrives afterwards. Until then the collection has no answers;
-//! whoever asks makes it go on ([`Router::settle_here`], [`Router::begin_change`]).
+//! first, so partitions refuse late requests of the interrupted attempt. Until the move ends, commands on the collection wait.
+//! The next command on the collection ends an interrupted move ([`Router::settle_here`], [`Router::begin_change`]).
 
 use std::sync::Arc;
 
