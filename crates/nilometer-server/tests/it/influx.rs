@@ -11,7 +11,7 @@ use nilometer_bson::{DocRef, ValueRef, array, doc};
 use serde_json::Value;
 
 use crate::access::create_root;
-use crate::client::is_ok;
+use crate::client::{Client, is_ok};
 use crate::http::{exchange, free_port};
 use crate::server::Server;
 
@@ -48,6 +48,19 @@ impl Influx {
             server: Server::start_with(&arguments),
             port,
         }
+    }
+
+    /// Creates the user `root`, and returns a client that it has logged in.
+    fn log_in_root(&self) -> Client {
+        create_root(&self.server);
+        let mut client = self.server.connect();
+        client.log_in(
+            nilometer::auth::Mechanism::Sha256,
+            "admin",
+            "root",
+            "pencil",
+        );
+        client
     }
 
     fn send(&self, head: &str, body: &[u8]) -> HttpAnswer {
@@ -431,14 +444,7 @@ fn requests_that_ask_for_too_much_are_refused() {
 #[test]
 fn users_log_in_and_need_their_roles() {
     let influx = Influx::start(&["--auth"]);
-    create_root(&influx.server);
-    let mut client = influx.server.connect();
-    client.log_in(
-        nilometer::auth::Mechanism::Sha256,
-        "admin",
-        "root",
-        "pencil",
-    );
+    let mut client = influx.log_in_root();
     for (user, role) in [("writer", "readWrite"), ("reader", "read")] {
         let roles = array![doc! {"role": role, "db": "d"}];
         let create = doc! {"createUser": user, "pwd": "pw", "roles": roles};
@@ -564,14 +570,7 @@ fn queries_are_answered_at_once_and_in_chunks() {
 #[test]
 fn users_query_what_they_may_read() {
     let influx = Influx::start(&["--auth"]);
-    create_root(&influx.server);
-    let mut client = influx.server.connect();
-    client.log_in(
-        nilometer::auth::Mechanism::Sha256,
-        "admin",
-        "root",
-        "pencil",
-    );
+    let mut client = influx.log_in_root();
     for (user, role) in [("writer", "readWrite"), ("reader", "read")] {
         let roles = array![doc! {"role": role, "db": "d"}];
         assert!(is_ok(
@@ -617,14 +616,7 @@ fn users_query_what_they_may_read() {
 #[test]
 fn a_mapping_shows_a_collection_to_those_who_may_read_it() {
     let influx = Influx::start(&["--auth"]);
-    create_root(&influx.server);
-    let mut client = influx.server.connect();
-    client.log_in(
-        nilometer::auth::Mechanism::Sha256,
-        "admin",
-        "root",
-        "pencil",
-    );
+    let mut client = influx.log_in_root();
     let written = influx.post("/write?db=d&u=root&p=pencil", "", b"m,t=x v=1,w=2 1000000");
     assert_eq!(written.status, 204);
     let mapping = doc! {"_id": "shown", "collection": "m", "tags": doc! {"name": "tags.t"}, "fields": array!["v"]};
