@@ -112,8 +112,9 @@ def run(folder, name, address):
         yield f"{name}::{group}::{case.get('name')}".replace(": ", ":"), error
 
 
-# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free.
-PORTS = range(32_000, 32_700)
+# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free. Each is given
+# once: two sets start at the same time.
+PORTS = iter(range(32_000, 32_700))
 
 
 def free_port():
@@ -137,6 +138,7 @@ class ReplicaSet:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         end = time.monotonic() + START_MAX
         while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            assert self.process.poll() is None, "the replica set ended at its start"
             assert time.monotonic() < end, "the replica set does not start"
             time.sleep(0.02)
         return urllib.parse.urlparse(f"mongodb://127.0.0.1:{port}")
