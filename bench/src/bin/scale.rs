@@ -3,7 +3,7 @@
 //! ```text
 //! map         the stored placement of a collection with two partitions for each node: bytes, time to read it, time to route by it
 //! simulation  nodes with one virtual core and disk each, that insert in virtual time with the costs measured here
-//! store       requests to the object store by the intervals of the claims
+//! store       requests to the object store by the intervals of the claims and the pages of their list
 //! ```
 //!
 //! Placements, routing and the work of a partition are those of the server, with an engine in memory. The network, the disks and
@@ -42,8 +42,20 @@ const CLIENTS: [usize; 1] = [16];
 /// Virtual time of a simulation, in ns; the first tenth is not counted.
 const RUN_NS: u64 = 3_000_000_000;
 
-/// Seconds between two looks at a claim.
+/// The same with so many nodes that it would take long.
+const RUN_OF_MANY_NS: u64 = 1_000_000_000;
+
+/// Nodes that are many.
+const MANY_NODES: usize = 1000;
+
+/// Seconds between two looks at the claims, for each page of their list.
 const LOOK_SECONDS: f64 = 0.4;
+
+/// Objects of a page.
+const PAGE_OBJECTS: usize = 1000;
+
+/// Seconds of silence after which a node counts as ended.
+const SILENCE_SECONDS: f64 = 5.0;
 
 /// A partition that answers at once.
 struct Instantly(String);
@@ -224,8 +236,16 @@ enum Event {
         node: usize,
         size: usize,
     },
-    /// A part is durable.
+    /// All parts of a batch are durable.
     Done { client: usize },
+}
+
+/// Returns the virtual time of a simulation.
+fn run_ns(nodes: usize) -> u64 {
+    match nodes < MANY_NODES {
+        true => RUN_NS,
+        false => RUN_OF_MANY_NS,
+    }
 }
 
 /// Returns the measurements a virtual second that nodes insert, each for so many clients. Each batch has so many measurements of
@@ -240,7 +260,10 @@ fn simulate(
     let mut numbers = Numbers(seed);
     // Both are busy until then.
     let mut cores = vec![0_u64; nodes];
+    let run_ns = run_ns(nodes);
+    // For each client the parts that are on their way, and when the last one that has arrived is durable and answered.
     let mut open = vec![0_usize; nodes * clients];
+    let mut answered = vec![0_u64; nodes * clients];
     let mut events = BinaryHeap::new();
     let mut number = 0_u64;
     let mut push = |events: &mut BinaryHeap<_>, at: u64, event: Event| {
@@ -248,15 +271,12 @@ fn simulate(
         events.push(Reverse((at, number, event)));
     };
     for client in 0..open.len() {
-        push(
-            &mut events,
-            numbers.below(1_000_000) as u64,
-            Event::Send { client },
-        );
+        let begin = numbers.below(1_000_000) as u64;
+        push(&mut events, begin, Event::Send { client });
     }
     let mut inserted = 0_u64;
     while let Some(Reverse((now, _, event))) = events.pop() {
-        if now >= RUN_NS {
+        if now >= run_ns {
             break;
         }
         match event {
@@ -284,20 +304,21 @@ fn simulate(
                 let work = costs.command + costs.measurement * size as u64;
                 cores[node] = cores[node].max(now) + work;
                 let durable = cores[node].next_multiple_of(FLUSH_NS);
-                push(&mut events, durable + NETWORK_NS, Event::Done { client });
-            }
-            Event::Done { client } => {
+                answered[client] = answered[client].max(durable + NETWORK_NS);
                 open[client] -= 1;
                 if open[client] == 0 {
-                    if now > RUN_NS / 10 {
-                        inserted += batch as u64;
-                    }
-                    push(&mut events, now, Event::Send { client });
+                    push(&mut events, answered[client], Event::Done { client });
                 }
+            }
+            Event::Done { client } => {
+                if now > run_ns / 10 {
+                    inserted += batch as u64;
+                }
+                push(&mut events, now, Event::Send { client });
             }
         }
     }
-    inserted as f64 / (RUN_NS as f64 * 0.9 / 1e9)
+    inserted as f64 / (run_ns as f64 * 0.9 / 1e9)
 }
 
 fn print_maps() {
@@ -326,7 +347,7 @@ fn print_simulation() {
         println!("nodes  10,000 of 1,000 series      10,000 of 10 series");
         let shapes = [(10_000, 1000), (10_000, 10)];
         let mut first = [0.0; 2];
-        for nodes in [1, 2, 10, 100] {
+        for nodes in [1, 2, 10, 100, 1000] {
             let map = Map::new(nodes * PARTITIONS);
             print!("{nodes:>5}");
             for (shape, one) in shapes.into_iter().zip(&mut first) {
@@ -342,25 +363,62 @@ fn print_simulation() {
                 print!("  {rate:>14.0} {:>8.1}", rate / *one);
             }
             println!();
+            std::io::Write::flush(&mut std::io::stdout()).expect("a terminal or a file");
         }
     }
 }
 
+/// What the claims of a cluster cost: `nilometer_cluster::ClaimBoard` counts its requests in a test.
+struct StoreLoad {
+    /// Lists a second of one node: it waits longer between two of more pages.
+    lists_of_a_node: f64,
+    /// Heartbeats a second of one node, for itself and its partitions.
+    puts_of_a_node: f64,
+    lists: f64,
+    puts: f64,
+    /// Reads a second of all nodes if each read each heartbeat, as before there were lists.
+    reads_one_by_one: f64,
+    /// Longest time until a node notices that another one has ended.
+    noticed_seconds: f64,
+}
+
+fn store_load(nodes: usize) -> StoreLoad {
+    let units = nodes * PARTITIONS + 1;
+    let pages = (units + nodes).div_ceil(PAGE_OBJECTS) as f64;
+    let interval = LOOK_SECONDS * pages;
+    let (of_all, units) = (nodes as f64, units as f64);
+    StoreLoad {
+        lists_of_a_node: pages / interval,
+        puts_of_a_node: (units + of_all) / of_all,
+        lists: of_all * pages / interval,
+        puts: units + of_all,
+        reads_one_by_one: units * (of_all - 1.0) / LOOK_SECONDS + of_all * (of_all - 1.0),
+        noticed_seconds: SILENCE_SECONDS + interval,
+    }
+}
+
 fn print_store() {
-    println!("nodes  looks at claims a second  heartbeats a second  with one list of all claims");
-    for nodes in [3_usize, 50, 1000, 10_000] {
-        let units = (nodes * PARTITIONS + 1) as f64;
-        let looks = units * (nodes - 1) as f64 / LOOK_SECONDS;
-        let beats = units + nodes as f64;
-        let list = nodes as f64 / LOOK_SECONDS;
-        println!("{nodes:>5}  {looks:>24.0}  {beats:>19.0}  {list:>27.0}");
+    println!(
+        "nodes  lists a second of a node  heartbeats  of all nodes  heartbeats  each read by each  noticed after s"
+    );
+    for nodes in [3_usize, 50, 100, 333, 1000, 10_000] {
+        let load = store_load(nodes);
+        println!(
+            "{nodes:>5}  {:>24.1}  {:>10.1}  {:>12.0}  {:>10.0}  {:>17.0}  {:>15.1}",
+            load.lists_of_a_node,
+            load.puts_of_a_node,
+            load.lists,
+            load.puts,
+            load.reads_one_by_one,
+            load.noticed_seconds,
+        );
     }
 }
 
 fn main() {
+    print_store();
     print_maps();
     print_simulation();
-    print_store();
 }
 
 #[cfg(test)]
@@ -381,6 +439,13 @@ mod tests {
         let ten = simulate((10, 16), shape, COSTS, 1);
         assert!(ten > one * 6.0, "{one} {ten}");
         assert_eq!(ten.to_bits(), simulate((10, 16), shape, COSTS, 1).to_bits());
+    }
+
+    #[test]
+    fn lists_of_a_node_do_not_grow_with_the_cluster() {
+        let (few, many) = (store_load(3), store_load(1000));
+        assert!((few.lists_of_a_node - many.lists_of_a_node).abs() < 1e-9);
+        assert!(many.lists < 2501.0 && many.noticed_seconds < 7.0);
     }
 
     #[test]

@@ -16,6 +16,9 @@
 //! ([`Lease`]), and the process claims a further term: a late heartbeat might come when another has just decided.
 //!
 //! A process without a claim writes none of these objects, so a single server pays for no heartbeat.
+//!
+//! The processes of a cluster look at the claims of all its databases at once: see [`crate::ClaimBoard`], which has the heartbeats in
+//! another folder.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -37,14 +40,14 @@ use crate::presence::now_ms;
 const CLAIMS: &str = "claims";
 const HEARTBEATS: &str = "heartbeats";
 
-/// The contents of the last heartbeat.
-const RELEASED: &[u8] = b"released";
+/// The contents of the last heartbeat. Every other one is longer: it has a time.
+pub(crate) const RELEASED: &[u8] = b"released";
 
 /// Claims that are kept. Older ones are deleted; the last one gives the next term.
 const CLAIMS_KEPT: u64 = 4;
 
 /// Digits of a term, so that names are in the order of terms.
-const TERM_DIGITS: usize = 20;
+pub(crate) const TERM_DIGITS: usize = 20;
 
 /// Intervals of claims.
 #[derive(Clone, Copy, Debug)]
@@ -124,11 +127,26 @@ pub struct Claim {
     lease: Lease,
 }
 
-struct ClaimObjects {
+/// The objects of the claims of one database, as this process names them.
+pub(crate) struct ClaimObjects {
     store: Arc<dyn ObjectStore>,
-    path: Path,
+    /// The folder of the claims.
+    claims: Path,
+    /// The folder of the heartbeats.
+    heartbeats: Path,
+    /// What follows the term in the names of the heartbeats of this process.
+    suffix: String,
+    /// Terms whose heartbeats are kept beside the last one.
+    heartbeats_kept: u64,
     /// What this process writes into its claims: no other process writes the same.
     name: String,
+}
+
+/// What the heartbeats of a process say.
+pub(crate) struct Says {
+    pub(crate) host: String,
+    pub(crate) last_write_ms: Arc<AtomicI64>,
+    pub(crate) since_ms: i64,
 }
 
 /// The heartbeat that was seen last.
@@ -136,6 +154,14 @@ struct Seen {
     term: u64,
     heartbeat: Option<Vec<u8>>,
     since: Instant,
+}
+
+impl Says {
+    fn encode(&self, number: u64) -> Vec<u8> {
+        let Self { host, since_ms, .. } = self;
+        let last_write_ms = self.last_write_ms.load(Ordering::Relaxed);
+        format!("{number}\n{host}\n{last_write_ms}\n{since_ms}\n").into_bytes()
+    }
 }
 
 /// What a heartbeat says.
@@ -161,12 +187,7 @@ impl Seen {
 impl Claimant {
     /// Creates a claimant for the database at `path` in `store`.
     pub fn new(store: Arc<dyn ObjectStore>, path: &str, intervals: ClaimIntervals) -> Result<Self> {
-        let random = RandomState::new().build_hasher().finish();
-        let objects = ClaimObjects {
-            store,
-            path: Path::from(path),
-            name: format!("process {} {random:016x}", std::process::id()),
-        };
+        let objects = ClaimObjects::new(store, &Path::from(path));
         Ok(Self {
             objects: Arc::new(objects),
             runtime: runtime(path, 1)?,
@@ -227,54 +248,52 @@ impl Claimant {
     }
 
     /// Begins the turn of this process, which has claimed a term by a request that began at that time.
-    pub fn begin(self, (term, begun): (u64, Instant)) -> Claim {
-        let (objects, interval) = (Arc::clone(&self.objects), self.intervals.heartbeat);
-        let lease = Lease {
-            last: Arc::new(Mutex::new(Some(begun))),
-            length: self.intervals.silence.saturating_sub(interval),
+    pub fn begin(self, turn: (u64, Instant)) -> Claim {
+        let says = Says {
+            host: self.host,
+            last_write_ms: self.last_write_ms,
+            since_ms: now_ms(),
         };
-        let term = Arc::new(AtomicU64::new(term));
-        let (of_claim, of_lease) = (Arc::clone(&term), lease.clone());
-        let (host, last_write_ms, since_ms) = (self.host, self.last_write_ms, now_ms());
-        let heartbeats = self.runtime.spawn(async move {
-            for number in 0u64.. {
-                if let Ok(false) = objects.renew(&of_claim, &of_lease).await {
-                    // Another process has its turn.
-                    return;
-                }
-                let (term, begun) = (of_claim.load(Ordering::Acquire), Instant::now());
-                let last_write_ms = last_write_ms.load(Ordering::Relaxed);
-                let contents = format!("{number}\n{host}\n{last_write_ms}\n{since_ms}\n");
-                let beat = objects.beat(term, contents.into_bytes()).await;
-                // If it fails, the next one follows soon. One that comes too late says nothing.
-                if beat.is_ok() && of_lease.is_valid() {
-                    of_lease.set(begun);
-                }
-                if number == 0 {
-                    let _ = objects.remove_before(term).await;
-                }
-                tokio::time::sleep(interval).await;
-            }
-        });
-        Claim {
-            objects: self.objects,
-            runtime: Some(self.runtime),
-            term,
-            heartbeats,
-            lease,
-        }
+        Claim::begin(self.objects, self.runtime, self.intervals, says, turn)
     }
 }
 
 impl ClaimObjects {
+    /// Returns those of the database at `path`.
+    fn new(store: Arc<dyn ObjectStore>, path: &Path) -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        Self {
+            store,
+            claims: path.clone().join(CLAIMS),
+            heartbeats: path.clone().join(HEARTBEATS),
+            suffix: String::new(),
+            heartbeats_kept: CLAIMS_KEPT - 1,
+            name: format!("process {} {random:016x}", std::process::id()),
+        }
+    }
+
+    /// Returns those of a database whose heartbeats are in a folder with names that end with `suffix`, and of which only the last
+    /// one is kept.
+    pub(crate) fn listed(
+        store: Arc<dyn ObjectStore>,
+        path: &Path,
+        (heartbeats, suffix): (Path, String),
+    ) -> Self {
+        Self {
+            heartbeats,
+            suffix,
+            heartbeats_kept: 0,
+            ..Self::new(store, path)
+        }
+    }
+
     fn claim(&self, term: u64) -> Path {
-        let folder = self.path.clone().join(CLAIMS);
-        folder.join(format!("{term:0TERM_DIGITS$}"))
+        self.claims.clone().join(format!("{term:0TERM_DIGITS$}"))
     }
 
     fn heartbeat(&self, term: u64) -> Path {
-        let folder = self.path.clone().join(HEARTBEATS);
-        folder.join(format!("{term:0TERM_DIGITS$}"))
+        let name = format!("{term:0TERM_DIGITS$}{}", self.suffix);
+        self.heartbeats.clone().join(name)
     }
 
     /// Looks at the last term once. Returns the term that this process has claimed, if it was its turn.
@@ -328,20 +347,24 @@ impl ClaimObjects {
     }
 
     /// Returns the last term that was claimed. The list costs more than reading an object, so it is not read at each look.
-    async fn last_term(&self) -> std::result::Result<Option<u64>, StoreError> {
-        Ok(self.terms().await?.into_iter().max())
+    pub(crate) async fn last_term(&self) -> std::result::Result<Option<u64>, StoreError> {
+        let terms = self.objects_in(&self.claims).await?;
+        Ok(terms.into_iter().map(|(term, _)| term).max())
     }
 
-    async fn terms(&self) -> std::result::Result<Vec<u64>, StoreError> {
-        let folder = self.path.clone().join(CLAIMS);
-        let listed = self.store.list(Some(&folder));
-        let named = listed.map_ok(|object| object.location.filename()?.parse().ok());
-        let terms: Vec<Option<u64>> = named.try_collect().await?;
+    /// Returns the objects of a folder whose names begin with a term.
+    async fn objects_in(&self, folder: &Path) -> std::result::Result<Vec<(u64, Path)>, StoreError> {
+        let listed = self.store.list(Some(folder));
+        let named = listed.map_ok(|object| {
+            let digits = object.location.filename()?.get(..TERM_DIGITS)?;
+            Some((digits.parse().ok()?, object.location))
+        });
+        let terms: Vec<Option<(u64, Path)>> = named.try_collect().await?;
         Ok(terms.into_iter().flatten().collect())
     }
 
     /// Creates a claim. Returns its term if this process got it.
-    async fn create(&self, term: u64) -> std::result::Result<Option<u64>, StoreError> {
+    pub(crate) async fn create(&self, term: u64) -> std::result::Result<Option<u64>, StoreError> {
         let object = self.claim(term);
         let options = PutOptions::from(PutMode::Create);
         let contents = self.name.clone().into();
@@ -387,17 +410,17 @@ impl ClaimObjects {
         self.store.put(&object, contents.into()).await.map(drop)
     }
 
-    /// Deletes the claims long before a term.
+    /// Deletes the claims long before a term, and the heartbeats that are not kept.
     async fn remove_before(&self, term: u64) -> std::result::Result<(), StoreError> {
-        for old in self.terms().await? {
-            if old + CLAIMS_KEPT > term {
-                continue;
-            }
-            for object in [self.heartbeat(old), self.claim(old)] {
-                match self.store.delete(&object).await {
-                    Ok(()) | Err(StoreError::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+        let mut old = self.objects_in(&self.claims).await?;
+        old.retain(|(old, _)| old + CLAIMS_KEPT <= term);
+        let heartbeats = self.objects_in(&self.heartbeats).await?;
+        let is_old = |(old, _): &(u64, Path)| old + self.heartbeats_kept < term;
+        old.extend(heartbeats.into_iter().filter(is_old));
+        for (_, object) in old {
+            match self.store.delete(&object).await {
+                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -405,6 +428,51 @@ impl ClaimObjects {
 }
 
 impl Claim {
+    /// Begins the turn of this process, which has claimed a term by a request that began at that time.
+    pub(crate) fn begin(
+        objects: Arc<ClaimObjects>,
+        runtime: Runtime,
+        intervals: ClaimIntervals,
+        says: Says,
+        (term, begun): (u64, Instant),
+    ) -> Self {
+        let interval = intervals.heartbeat;
+        let lease = Lease {
+            last: Arc::new(Mutex::new(Some(begun))),
+            length: intervals.silence.saturating_sub(interval),
+        };
+        let term = Arc::new(AtomicU64::new(term));
+        let (of_claim, of_lease) = (Arc::clone(&term), lease.clone());
+        let of_task = Arc::clone(&objects);
+        let heartbeats = runtime.spawn(async move {
+            let (objects, mut removed_before) = (of_task, 0);
+            for number in 0u64.. {
+                if let Ok(false) = objects.renew(&of_claim, &of_lease).await {
+                    // Another process has its turn.
+                    return;
+                }
+                let (term, begun) = (of_claim.load(Ordering::Acquire), Instant::now());
+                let beat = objects.beat(term, says.encode(number)).await;
+                // If it fails, the next one follows soon. One that comes too late says nothing.
+                if beat.is_ok() && of_lease.is_valid() {
+                    of_lease.set(begun);
+                }
+                // The first of a term.
+                if removed_before != term && objects.remove_before(term).await.is_ok() {
+                    removed_before = term;
+                }
+                tokio::time::sleep(interval).await;
+            }
+        });
+        Self {
+            objects,
+            runtime: Some(runtime),
+            term,
+            heartbeats,
+            lease,
+        }
+    }
+
     /// The number of the claim.
     pub fn term(&self) -> u64 {
         self.term.load(Ordering::Acquire)

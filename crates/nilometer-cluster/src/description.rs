@@ -4,7 +4,7 @@
 //! <path>/cluster        number of the form, identity, partitions, key: each in a line
 //! <path>/config         the database with the catalog, the users and the placements
 //! <path>/p0001, …       a database for each partition
-//! <path>/members        the processes that are there, as of a set (`presence`)
+//! <path>/heartbeats     those of the databases and of the processes (`board`)
 //! ```
 //!
 //! The key is random. Processes use it to authenticate to each other. It is stored beside the data: a client that can read
@@ -27,8 +27,8 @@ const CLUSTER: &str = "cluster";
 /// The number of the form of the object.
 const FORM: &str = "nilometer cluster 1";
 
-/// Most partitions of a cluster: every process looks at the claims of all.
-const PARTITIONS_MAX: u32 = 64;
+/// Most partitions of a cluster: every process lists the heartbeats of all, in at most five pages with those of the nodes.
+const PARTITIONS_MAX: u32 = 2000;
 
 /// Partitions of a cluster if their number is not given.
 const PARTITIONS_DEFAULT: u32 = 4;
@@ -244,7 +244,7 @@ mod tests {
             String::new(),
             good.replace(" 1\n", " 2\n"),
             good.replace("\n2\n", "\n0\n"),
-            good.replace("\n2\n", "\n65\n"),
+            good.replace("\n2\n", "\n2001\n"),
             good[..good.len() - 3].to_owned(),
         ] {
             put("damaged/cluster", &bad);

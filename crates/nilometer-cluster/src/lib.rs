@@ -21,11 +21,12 @@
 //! | reading without disturbing a writer, for copies | [`source`] |
 //! | the same, again and again, for secondaries | [`reader`], [`log_cache`] |
 //! | which of several processes writes; which are there | [`claim`], [`presence`] |
-//! | what the processes of a cluster of several databases know of it | [`description`] |
+//! | what the processes of a cluster of several databases know of it; their claims and presence, by one list | [`description`]; [`board`] |
 //!
 //! Backups of databases of the local engine in an object store are in [`backup`].
 
 mod backup;
+mod board;
 mod cache;
 mod caller_runtime;
 mod claim;
@@ -64,6 +65,7 @@ pub use backup::{
     ContinuousBackup, ContinuousEvent, ContinuousOptions, Removed, RestorePoint, Restored,
     Retention,
 };
+pub use board::{BoardLook, ClaimBoard, FreeUnit, NODES_MAX, UnitLook, UnitWriter};
 pub use claim::{Claim, ClaimIntervals, Claimant, Lease, Look};
 pub use compactor::SlateCompactor;
 pub use description::ClusterDescription;

@@ -30,10 +30,10 @@ const MEMBERS_MAX: usize = 50;
 const MEMBER_BYTES_MAX: u64 = 4096;
 
 /// Intervals after which an object that has not changed is deleted.
-const INTERVALS_UNTIL_DELETED: u32 = 120;
+pub(crate) const INTERVALS_UNTIL_DELETED: u32 = 120;
 
 /// Intervals without a change after which a member is gone.
-const INTERVALS_UNTIL_GONE: u32 = 3;
+pub(crate) const INTERVALS_UNTIL_GONE: u32 = 3;
 
 /// What a member says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

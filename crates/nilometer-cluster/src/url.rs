@@ -26,8 +26,8 @@ use crate::engine::runtime;
 use crate::error::store_error;
 use crate::probe::{StoreAbilities, probe};
 use crate::{
-    BackupStore, Claim, ClaimIntervals, Claimant, MemberReport, Presence, SlateCompactor,
-    SlateEngine, SlateOptions, SlateReader, SlateSource,
+    BackupStore, Claim, ClaimBoard, ClaimIntervals, Claimant, MemberReport, Presence,
+    SlateCompactor, SlateEngine, SlateOptions, SlateReader, SlateSource,
 };
 
 /// The path of the database below the directory of a `file` URL.
@@ -238,6 +238,16 @@ impl StorageUrl {
     pub fn claimant(&self, intervals: ClaimIntervals) -> Result<Claimant> {
         let store = self.store(impatient())?;
         Claimant::new(store, &self.path, intervals)
+    }
+
+    /// Prepares to look at the claims of the databases `units` of the cluster at the URL, as the process at the address `me`.
+    pub fn claim_board(
+        &self,
+        (units, me): (Vec<String>, &str),
+        intervals: ClaimIntervals,
+    ) -> Result<ClaimBoard> {
+        let store = self.store(impatient())?;
+        ClaimBoard::new(store, &self.path, (units, me), intervals)
     }
 
     /// Returns the description of the cluster at the URL, which is created if there is none, with that number of partitions.

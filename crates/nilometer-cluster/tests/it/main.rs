@@ -4,6 +4,7 @@
 
 mod azure;
 mod backup;
+mod board;
 mod campaign;
 mod claim;
 // The list of conformance.

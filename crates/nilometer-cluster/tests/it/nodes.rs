@@ -399,8 +399,8 @@ fn what_only_nodes_may_ask_is_refused() {
             "excludes --replSet",
         ),
         (
-            vec!["--storage", &url, "--cluster", "--partitions", "65"],
-            "between 1 and 64",
+            vec!["--storage", &url, "--cluster", "--partitions", "2001"],
+            "between 1 and 2000",
         ),
     ] {
         let told = refused(

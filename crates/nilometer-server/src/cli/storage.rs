@@ -25,7 +25,7 @@ const CACHE_GB_MAX: f64 = 1_000_000.0;
 const GIB: f64 = 1_073_741_824.0;
 
 /// Most partitions of a cluster, as its description allows.
-const PARTITIONS_MAX: u32 = 64;
+const PARTITIONS_MAX: u32 = 2000;
 
 /// Longest flush interval: a synced write waits for it.
 const FLUSH_INTERVAL_MS_MAX: u32 = 60_000;

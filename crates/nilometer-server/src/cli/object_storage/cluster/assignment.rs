@@ -6,6 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Partitions that one node has, at most: their memory is set aside. With too few nodes, some partitions have no process.
+pub(super) const HOSTED_MAX: usize = 64;
+
 /// Returns the node for each partition; empty without nodes.
 pub(super) fn assign<'a>(
     partitions: &'a [String],
@@ -16,33 +19,34 @@ pub(super) fn assign<'a>(
         return out;
     };
     let mut with_one_more = partitions.len() % nodes.len();
-    let mut loads: BTreeMap<&str, usize> = BTreeMap::new();
+    if fewest >= HOSTED_MAX {
+        with_one_more = 0;
+    }
+    let fewest = fewest.min(HOSTED_MAX);
+    let mut nodes: Vec<(&str, u32, usize)> = nodes
+        .iter()
+        .map(|node| (node.as_str(), crc32c::crc32c(node.as_bytes()), 0))
+        .collect();
     for partition in partitions {
-        let mut ranked: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        ranked.sort_by_key(|node| std::cmp::Reverse((rank(node, partition), *node)));
-        let load_of = |node: &str| loads.get(node).copied().unwrap_or(0);
-        let has_room = |node: &&&str| {
-            let load = load_of(node);
-            load < fewest || (load == fewest && with_one_more > 0)
-        };
-        let Some(node) = ranked.iter().find(has_room).copied() else {
+        let has_room = |load: usize| load < fewest || (load == fewest && with_one_more > 0);
+        let with_room = nodes.iter_mut().filter(|(_, _, load)| has_room(*load));
+        let first = with_room.max_by_key(|(node, hash, _)| (rank(*hash, partition), *node));
+        let Some((node, _, load)) = first else {
             continue;
         };
-        let load = loads.entry(node).or_default();
         if *load == fewest {
             with_one_more -= 1;
         }
         *load += 1;
-        out.insert(partition.as_str(), node);
+        out.insert(partition.as_str(), *node);
     }
     out
 }
 
-/// Returns a number that depends on both names alone.
-fn rank(node: &str, partition: &str) -> u32 {
-    let first = crc32c::crc32c(node.as_bytes());
+/// Returns a number that depends on the names of a node, of which it gets a hash, and of a partition alone.
+fn rank(node: u32, partition: &str) -> u32 {
     // Without the multiplication the order of nodes would be nearly the same for all partitions.
-    let mixed = u64::from(first).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
+    let mixed = u64::from(node).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
     crc32c::crc32c_append(mixed as u32, partition.as_bytes())
 }
 
@@ -79,6 +83,22 @@ mod tests {
                 .into_iter()
                 .map(|(partition, node)| (partition.to_owned(), node.to_owned()))
                 .collect();
+        }
+    }
+
+    #[test]
+    fn a_node_gets_no_more_than_it_has_memory_for() {
+        let partitions: Vec<String> = (1..=2000).map(|n| format!("p{n:04}")).collect();
+        let nodes = |count| (0..count).map(|n| format!("node{n}:27017")).collect();
+        for count in [1_usize, 3, 31, 32, 1000] {
+            let nodes: BTreeSet<String> = nodes(count);
+            let found = assign(&partitions, &nodes);
+            assert_eq!(found.len(), partitions.len().min(count * HOSTED_MAX));
+            let mut loads = BTreeMap::<&str, usize>::new();
+            for node in found.values() {
+                *loads.entry(node).or_default() += 1;
+            }
+            assert!(loads.values().all(|load| *load <= HOSTED_MAX), "{count}");
         }
     }
 }

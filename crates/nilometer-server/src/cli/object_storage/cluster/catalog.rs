@@ -1,7 +1,6 @@
 //! The catalog of a cluster at a node: as its writer, or as a view of what the node that has it has stored.
 
 use std::path::Path;
-use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,7 @@ use nilometer::services::Environment;
 use nilometer::{Database, Error, ErrorCode, Request};
 use nilometer_bson::{Document, ObjectId};
 use nilometer_cluster::{
-    Claim, ClaimIntervals, Claimant, ClusterDescription, Look, SlateEngine, SlateOptions,
-    SlateReader, StorageUrl,
+    Claim, ClaimBoard, ClusterDescription, SlateEngine, SlateOptions, SlateReader, StorageUrl,
 };
 use tracing::{info, warn};
 
@@ -124,10 +122,13 @@ impl Catalog {
         }))
     }
 
-    fn claimant(&self) -> Result<Claimant, Failure> {
-        let claimant = self.url.claimant(ClaimIntervals::default());
-        let claimant = claimant.map_err(failed(&self.url))?;
-        Ok(claimant.at(self.nodes.directory.me(), Arc::<AtomicI64>::default()))
+    /// Returns the turn of this node, if nobody writes the catalog and it may.
+    fn claim(&self, board: &mut ClaimBoard) -> Option<Claim> {
+        // A store that fails is asked again.
+        let looked = board.look().ok().filter(|_| self.may_claim)?;
+        let mut units = looked.units.into_iter();
+        let catalog = units.find(|look| look.unit == CATALOG)?;
+        catalog.free?.claim().ok().flatten()
     }
 
     fn open_in_turn(&self, claim: &Claim) -> Result<Option<Arc<SlateEngine>>, Failure> {
@@ -141,7 +142,7 @@ impl Catalog {
         self: &Arc<Self>,
         environment: Environment,
         spill: &Path,
-        cluster: &ClusterDescription,
+        (cluster, board): (&ClusterDescription, &mut ClaimBoard),
         is_ended: &dyn Fn() -> bool,
     ) -> Result<Option<(DatabaseSlot, Option<OwnCatalog>)>, Failure> {
         let partitions = cluster.names().into_iter().map(|name| {
@@ -149,19 +150,12 @@ impl Catalog {
             partition
         });
         let coordinator = Arc::new(ToCatalog(Arc::clone(self)));
-        let mut claimant = self.claimant()?;
         let (database, own) = loop {
             if is_ended() {
                 return Ok(None);
             }
-            if let Ok(Look {
-                claimed: Some(turn),
-                ..
-            }) = claimant.look(self.may_claim)
-            {
-                let claim = claimant.begin(turn);
+            if let Some(claim) = self.claim(board) {
                 let Some(engine) = self.open_in_turn(&claim)? else {
-                    claimant = self.claimant()?;
                     continue;
                 };
                 let opened = engine.clone();
@@ -184,7 +178,7 @@ impl Catalog {
                     Database::router_among(view, environment, spill, partitions, coordinator);
                 break (opened, None);
             }
-            std::thread::sleep(claimant.look_interval());
+            std::thread::sleep(board.look_interval());
         };
         let database = database.map_err(|error| failure(&self.url, &error.message))?;
         let key = MemberKey::new(&cluster.key);
@@ -307,6 +301,7 @@ impl CatalogKeeper {
                     id = 22_603,
                     "Another node has the catalog of the cluster"
                 );
+                self.state.catalog.give_up();
                 self.read_again(slot);
                 return false;
             }
@@ -327,10 +322,9 @@ impl CatalogKeeper {
 
     /// Reads the catalog until it is the turn of this node; `None` if the node ends before.
     fn wait(&self, slot: &DatabaseSlot) -> Option<OwnCatalog> {
-        let mut claimant = None;
         let mut next_read = Instant::now() + READ_INTERVAL;
         loop {
-            if self.state.sleep(ClaimIntervals::default().look) {
+            if self.state.sleep(CHECK_INTERVAL) {
                 return None;
             }
             if Instant::now() >= next_read {
@@ -338,29 +332,18 @@ impl CatalogKeeper {
                 // A store that fails is asked again.
                 let _ = self.catalog.catch_up();
             }
-            if claimant.is_none() {
-                claimant = self.catalog.claimant().ok();
-            }
-            let look = claimant.as_mut()?.look(self.catalog.may_claim);
-            let Ok(look) = look else {
+            let Some(free) = self.state.catalog.take() else {
                 continue;
             };
-            let Some(turn) = look.claimed else {
-                let directory = self.directory();
-                match super::writer_elsewhere(&look, directory.me()) {
-                    Some((place, tenure)) => directory.set(CATALOG, place, tenure),
-                    None => directory.forget(CATALOG),
-                }
-                continue;
-            };
-            let claim = claimant.take()?.begin(turn);
-            match self.take_over(slot, claim) {
-                Ok(Some(own)) => return Some(own),
-                Ok(None) => {}
-                Err(problem) => {
+            match free.claim().map(|claim| Some(self.take_over(slot, claim?))) {
+                Ok(Some(Ok(Some(own)))) => return Some(own),
+                Ok(Some(Err(problem))) => {
                     warn!(c = "SHARDING", id = 22_605, error = %problem, "Opening the catalog failed");
                 }
+                // It is the turn of another node, or the store has failed.
+                Ok(Some(Ok(None)) | None) | Err(_) => {}
             }
+            self.state.catalog.give_up();
         }
     }
 

@@ -1,17 +1,17 @@
-//! A partition at a node: a thread that waits for its turn, opens it, serves it, and hands it over.
+//! A partition at a node: a thread that claims it, opens it, serves it, and hands it over.
 //!
 //! A partition moves without copying: its node answers nothing more, waits for the commands that run, closes it and releases
 //! the claim; the node that is to have it opens it at its next look. Routers wait meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer::database::HostedPartition;
 use nilometer::operation::{Clock, SystemClock};
 use nilometer::router::Tenure;
 use nilometer::{Database, ErrorCode};
-use nilometer_cluster::{Claim, ClaimIntervals, SlateEngine, SlateOptions, StorageUrl};
+use nilometer_cluster::{Claim, FreeUnit, SlateEngine, SlateOptions, StorageUrl};
 use tracing::{info, warn};
 
 use super::{NodeState, SETTLED_AFTER, failed, failure};
@@ -55,17 +55,19 @@ impl Keeper {
         }
     }
 
-    /// Runs until the node ends.
-    pub(super) fn run(self) {
-        while let Some(claim) = self.wait() {
-            match self.open(claim) {
-                Ok(Some(own)) => self.serve(own),
-                Ok(None) => {}
-                Err(problem) => {
-                    let partition = self.name.as_str();
-                    warn!(c = "SHARDING", id = 22_610, partition, error = %problem, "Opening a partition failed");
-                    self.state.sleep(RETRY_INTERVAL);
-                }
+    /// Claims the partition, which nobody had, and has it until it is lost or moves, or the node ends.
+    pub(super) fn run(self, free: FreeUnit) {
+        // A store that fails is asked again after the next look.
+        let Ok(Some(claim)) = free.claim() else {
+            return;
+        };
+        match self.open(claim) {
+            Ok(Some(own)) => self.serve(own),
+            Ok(None) => {}
+            Err(problem) => {
+                let partition = self.name.as_str();
+                warn!(c = "SHARDING", id = 22_610, partition, error = %problem, "Opening a partition failed");
+                self.state.sleep(RETRY_INTERVAL);
             }
         }
     }
@@ -73,39 +75,6 @@ impl Keeper {
     /// Notes that this node does not have the partition.
     fn forget(&self) {
         self.state.nodes.directory.forget(&self.name);
-    }
-
-    /// Waits for the turn of this node; `None` if the node ends before.
-    fn wait(&self) -> Option<Claim> {
-        let mut claimant = None;
-        loop {
-            if self.state.is_ending() {
-                return None;
-            }
-            if claimant.is_none() {
-                let new = self.url.claimant(ClaimIntervals::default());
-                let me = self.state.nodes.directory.me();
-                claimant = new.ok().map(|new| new.at(me, Arc::<AtomicI64>::default()));
-            }
-            let (is_mine, _) = self.state.is_assigned(&self.name);
-            let look = claimant.as_mut().map(|claimant| claimant.look(is_mine));
-            if let Some(Ok(look)) = look {
-                if let Some(turn) = look.claimed {
-                    return Some(claimant?.begin(turn));
-                }
-                let me = self.state.nodes.directory.me();
-                match super::writer_elsewhere(&look, me) {
-                    Some((place, tenure)) => {
-                        let directory = &self.state.nodes.directory;
-                        directory.set(&self.name, place, tenure);
-                    }
-                    None => self.forget(),
-                }
-            }
-            if self.state.sleep(ClaimIntervals::default().look) {
-                return None;
-            }
-        }
     }
 
     /// Opens the partition; `None` if it is the turn of another node by now.

@@ -6,12 +6,13 @@
 //!       └─ presence                      which nodes there are, and so which partitions are whose (`assignment`)
 //! ```
 //!
-//! The node that holds the claim of a unit is its writer ([`nilometer_cluster::Claimant`]). The assignment only says which
+//! The node that holds the claim of a unit is its writer ([`nilometer_cluster::ClaimBoard`]). The assignment only says which
 //! node tries to get the claim. Nodes with different lists of members can delay a takeover, but two never write the same unit.
 
 mod assignment;
 mod catalog;
 mod keeper;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,22 +22,21 @@ use std::time::{Duration, Instant};
 
 use nilometer::operation::{Clock, SystemClock};
 use nilometer::parameters::Parameters;
-use nilometer::router::{RouterReport, Tenure};
+use nilometer::router::RouterReport;
 use nilometer::services::{Environment, HostFacts, IdSource, LogRing};
-use nilometer_cluster::{Look, MemberReport, Presence, SlateOptions, StorageUrl};
+use nilometer_cluster::{
+    ClaimIntervals, MemberReport, NODES_MAX, SeenMember, SlateOptions, StorageUrl,
+};
 
 use self::catalog::{Catalog, CatalogKeeper};
-use self::keeper::Keeper;
+use self::turns::{CatalogTurn, TurnKeeper};
 use tracing::warn;
 
 use crate::cli::Failure;
 use crate::cli::storage::ClusterOptions;
-use crate::cluster::{Directory, NodeSecurity, Nodes, Place, Pool};
+use crate::cluster::{CATALOG, Directory, NodeSecurity, Nodes, Pool};
 use crate::database_slot::DatabaseSlot;
 use crate::tls::ClientTls;
-
-/// Interval at which a node says that it is there, and looks for others.
-const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which the nodes must be the same before a partition moves because of them. A partition without a process waits
 /// for no longer than its claim.
@@ -64,7 +64,7 @@ pub(super) struct NodeOptions {
 /// A node of a cluster.
 pub(in crate::cli) struct Node {
     state: Arc<NodeState>,
-    partitions: Vec<JoinHandle<()>>,
+    turns: JoinHandle<()>,
     catalog: JoinHandle<()>,
     balancer: JoinHandle<()>,
 }
@@ -82,8 +82,9 @@ struct NodeState {
     owns: bool,
     /// When the node began, in ms since 1970.
     since_ms: i64,
-    presence: Mutex<Option<Presence>>,
     seen: Mutex<SeenNodes>,
+    /// Whose turn it is to write the catalog.
+    catalog: CatalogTurn,
     is_ending: Mutex<bool>,
     ended: Condvar,
 }
@@ -91,6 +92,8 @@ struct NodeState {
 /// The nodes that own partitions, as they were seen last.
 struct SeenNodes {
     hosts: BTreeSet<String>,
+    /// The partitions that this node is to have.
+    mine: BTreeSet<String>,
     since: Instant,
 }
 
@@ -126,12 +129,14 @@ impl NodeState {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn is_ending(&self) -> bool {
-        *lock(&self.is_ending)
-    }
-
     /// True if this node is to have a partition, and for how long that has been so at least.
     fn is_assigned(&self, partition: &str) -> (bool, Duration) {
+        let seen = lock(&self.seen);
+        (seen.mine.contains(partition), seen.since.elapsed())
+    }
+
+    /// Notes which other nodes there are.
+    fn note_members(&self, members: Vec<SeenMember>) {
         let me = self.nodes.directory.me();
         let mut routers = vec![RouterReport {
             host: me.to_owned(),
@@ -139,10 +144,8 @@ impl NodeState {
             seen_ms: SystemClock::default().now_ms(),
             only_routes: !self.owns,
         }];
-        let mut hosts = BTreeSet::from([me.to_owned()]);
-        let others = lock(&self.presence);
-        let others = others.as_ref().map_or_else(Vec::new, Presence::others);
-        for seen in others {
+        let mut hosts: BTreeSet<String> = self.owns.then(|| me.to_owned()).into_iter().collect();
+        for seen in members {
             routers.push(RouterReport {
                 host: seen.report.host.clone(),
                 since_ms: seen.report.since_ms,
@@ -154,30 +157,22 @@ impl NodeState {
             }
         }
         self.nodes.directory.set_nodes(routers);
-        if !self.owns {
-            return (false, Duration::MAX);
+        // All nodes leave out the same ones.
+        while hosts.len() > NODES_MAX {
+            hosts.pop_last();
         }
-        let mut seen = lock(&self.seen);
-        if seen.hosts != hosts {
-            *seen = SeenNodes {
-                hosts,
-                since: Instant::now(),
-            };
+        if lock(&self.seen).hosts == hosts {
+            return;
         }
-        let assigned = assignment::assign(&self.names, &seen.hosts);
-        let is_mine = assigned.get(partition).is_some_and(|node| *node == me);
-        (is_mine, seen.since.elapsed())
+        let assigned = assignment::assign(&self.names, &hosts);
+        let mine = assigned.into_iter().filter(|(_, node)| *node == me);
+        let mine = mine.map(|(partition, _)| partition.to_owned()).collect();
+        *lock(&self.seen) = SeenNodes {
+            hosts,
+            mine,
+            since: Instant::now(),
+        };
     }
-}
-
-/// Returns the process that writes a unit, if it is another one, and its turn.
-fn writer_elsewhere(look: &Look, me: &str) -> Option<(Place, Tenure)> {
-    let host = look.writer.clone().filter(|host| host != me)?;
-    let tenure = Tenure {
-        term: look.term,
-        since_ms: look.since_ms,
-    };
-    Some((Place::At(host), tenure))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -219,7 +214,12 @@ impl Node {
         let names = description.names();
         let (slate, parts) = shares(slate, &environment, names.len());
         let catalog = Catalog::new(url, &slate, &nodes, (cluster.owns, &description))?;
-        let opened = catalog.open(environment, &options.spill, &description, is_ended)?;
+        let mut units = names.clone();
+        units.push(CATALOG.to_owned());
+        let board = url.claim_board((units, me), ClaimIntervals::default());
+        let mut board = board.map_err(failed(url))?;
+        let described = (&description, &mut board);
+        let opened = catalog.open(environment, &options.spill, described, is_ended)?;
         let Some((slot, own)) = opened else {
             return Ok(None);
         };
@@ -230,23 +230,22 @@ impl Node {
             last_write_ms: 0,
             since_ms,
         };
-        let presence = url
-            .presence(report, PRESENCE_INTERVAL)
-            .map_err(failed(url))?;
+        board.announce(&report);
         let state = Arc::new(NodeState {
             nodes,
             url: url.clone(),
             slate,
             spill: options.spill.clone(),
             parts,
-            names: names.clone(),
+            names,
             owns: cluster.owns,
             since_ms,
-            presence: Mutex::new(Some(presence)),
             seen: Mutex::new(SeenNodes {
                 hosts: BTreeSet::new(),
+                mine: BTreeSet::new(),
                 since: Instant::now(),
             }),
+            catalog: CatalogTurn::new(own.is_some()),
             is_ending: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -258,17 +257,14 @@ impl Node {
         let thread = std::thread::Builder::new().name("balancer".into());
         let balancer = thread.spawn(move || balance(&node, &balanced));
         let balancer = balancer.map_err(no_thread)?;
-        let mut partitions = Vec::new();
-        for name in names {
-            let keeper = Keeper::new(&name, &state);
-            let thread = std::thread::Builder::new().name(format!("keeper-{name}"));
-            partitions.push(thread.spawn(move || keeper.run()).map_err(no_thread)?);
-        }
+        let keeper = TurnKeeper::new(board, Arc::clone(&state));
+        let thread = std::thread::Builder::new().name("turns".into());
+        let turns = thread.spawn(move || keeper.run()).map_err(no_thread)?;
         Ok(Some((
             slot,
             Self {
                 state,
-                partitions,
+                turns,
                 catalog,
                 balancer,
             },
@@ -279,14 +275,8 @@ impl Node {
     pub(in crate::cli) fn end(self) {
         *lock(&self.state.is_ending) = true;
         self.state.ended.notify_all();
-        // Meanwhile, so that others know whose turn it is when a partition is closed.
-        if let Some(presence) = lock(&self.state.presence).take() {
-            presence.end();
-        }
-        for thread in self.partitions {
-            // A panic was reported when it occurred.
-            drop(thread.join());
-        }
+        // A panic was reported when it occurred.
+        drop(self.turns.join());
         drop(self.catalog.join());
         drop(self.balancer.join());
     }
@@ -301,7 +291,8 @@ fn balance(state: &NodeState, slot: &DatabaseSlot) {
     }
 }
 
-/// Divides the memory: the router has what one server has for queries, and all partitions share the rest evenly.
+/// Divides the memory: the router has what one server has for queries, and the partitions that the node may have share the rest
+/// evenly.
 fn shares(
     slate: SlateOptions,
     environment: &Environment,
@@ -311,6 +302,7 @@ fn shares(
     // The router watches the memory of the process.
     host.memory_use = || None;
     let limit = environment.memory_limit();
+    let partitions = partitions.min(assignment::HOSTED_MAX);
     let count = u64::try_from(partitions).unwrap_or(u64::MAX).max(1);
     let share = limit.map(|limit| limit / PARTITIONS_SHARE / count);
     let parameters = environment.parameters.clone();
