@@ -104,6 +104,16 @@ const checks = {
     equal(sh.getBalancerState(), false);
   },
 
+  collections_are_left_alone_by_the_balancer() {
+    const isExempt = (ns) => db.getSiblingDB("config").collections.findOne({ _id: ns }).noBalance;
+    const ns = "cluster_mongosh.ranges";
+    equal(isExempt(ns), false);
+    equal(sh.disableBalancing(ns).modifiedCount, 1);
+    equal(isExempt(ns), true);
+    equal(sh.enableBalancing(ns).modifiedCount, 1);
+    equal(isExempt(ns), false);
+  },
+
   what_is_not_there_is_refused() {
     equal(codeOf(() => sh.addShardToZone("p0001", "zone")), 115);
     equal(codeOf(() => sh.updateZoneKeyRange("cluster_mongosh.ranges", { k: 0 }, { k: 1 }, "zone")), 115);

@@ -104,6 +104,27 @@ const checks = {
     assert.ok(moves.some(([, what]) => what === "partition"), JSON.stringify(moves));
   },
 
+  async cluster_shows_the_balancer() {
+    const told = cardOf("Balancer");
+    await told.getByText("It is off").waitFor();
+    await told.getByText("It has moved nothing so far.").waitFor();
+    const config = client.db("config");
+    const window = { start: "0:00", stop: "23:59" };
+    await config.collection("settings").updateOne({ _id: "balancer" }, { $set: { activeWindow: window, stopped: false, mode: "full" } }, { upsert: true });
+    await config.collection("settings").updateOne({ _id: "chunksize" }, { $set: { value: 1 } }, { upsert: true });
+    await config.collection("collections").updateOne({ _id: "garden.gardeners" }, { $set: { noBalance: true } });
+    await told.getByText("It is on · from 0:00 to 23:59 UTC · chunks of 1 MB · not for garden.gardeners").waitFor();
+    // A range of about one chunk moves.
+    await admin.command({ shardCollection: "garden.texts", key: { _id: 1 } });
+    const text = "x".repeat(100_000);
+    await db.collection("texts").insertMany(Array.from({ length: 60 }, (_, _id) => ({ _id, text })));
+    await told.locator("tbody tr").first().waitFor();
+    const [time, node, moved] = (await rowsOf("Balancer")).at(-1);
+    assert.ok(/^\d{4}-/.test(time) && node !== "" && Number(moved) > 0, [time, node, moved].join());
+    await admin.command({ balancerStop: 1 });
+    await told.getByText("It is off").waitFor();
+  },
+
   async cluster_has_no_buckets_to_show() {
     await page.goto(`${WEB}/#/c/garden/soil/buckets`);
     await page.getByText("Buckets are in the partitions").waitFor();

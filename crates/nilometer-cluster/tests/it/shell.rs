@@ -12,13 +12,14 @@ use crate::server::url;
 use crate::support::Scratch;
 
 /// The checks of `cluster.js`.
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
     "cluster_is_shown",
     "collections_are_sharded",
     "distributions_are_shown",
     "ranges_are_split_and_moved",
     "indexes_of_shard_keys_stay",
     "balancer_is_switched",
+    "collections_are_left_alone_by_the_balancer",
     "what_is_not_there_is_refused",
     "writes_through_the_router",
     "rollups_and_outputs",

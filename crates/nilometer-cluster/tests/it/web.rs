@@ -11,10 +11,11 @@ use crate::server::url;
 use crate::support::Scratch;
 
 /// The checks of `cluster.mjs`.
-const CHECKS: [&str; 7] = [
+const CHECKS: [&str; 8] = [
     "cluster_shows_nodes_and_partitions",
     "cluster_shows_ranges_over_time",
     "cluster_shows_moves",
+    "cluster_shows_the_balancer",
     "cluster_has_no_buckets_to_show",
     "cluster_is_used_by_keyboard",
     "cluster_fits_narrow_and_dark_screens",

@@ -179,7 +179,7 @@ fn collection(namespace: &Namespace, placement: &Placement, sharding: &Sharding)
     out.append_ref("uuid", uuid(placement));
     out.append("key", sharding.key.stored());
     out.append("unique", sharding.is_unique);
-    out.append("noBalance", false);
+    out.append("noBalance", sharding.is_exempt);
     out.append("timestamp", version(sharding));
     out.finish()
 }

@@ -170,6 +170,11 @@ impl Router {
         self.stored().now().get(namespace).cloned()
     }
 
+    /// Returns how a collection is divided; `None` if it is not sharded.
+    pub(crate) fn sharding(&self, namespace: &Namespace) -> Option<Arc<Sharding>> {
+        self.placement(namespace)?.sharding.clone()
+    }
+
     /// Returns all placements.
     pub(crate) fn placements(&self) -> Arc<PlacementMap> {
         self.stored().now()

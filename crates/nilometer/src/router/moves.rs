@@ -141,7 +141,7 @@ impl Router {
         let mut placement = Placement::clone(placement);
         if let Some(sharding) = &mut placement.sharding {
             let Passage { low, high, to, .. } = moved.passage.clone();
-            sharding.assign((low, high), to, moved.at_ms)?;
+            Arc::make_mut(sharding).assign((low, high), to, moved.at_ms)?;
         }
         let namespace = &moved.namespace;
         let stored = self.stored();

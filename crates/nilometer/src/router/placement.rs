@@ -10,6 +10,7 @@
 //! document.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Value};
 
@@ -34,7 +35,7 @@ pub(crate) struct Placement {
     /// The number of the change that made the placement: later changes, of any collection, have greater ones.
     pub(crate) version: i64,
     /// How a sharded collection is divided.
-    pub(crate) sharding: Option<Sharding>,
+    pub(crate) sharding: Option<Arc<Sharding>>,
 }
 
 /// How a collection is divided.
@@ -49,6 +50,8 @@ pub(crate) struct Sharding {
     pub(super) anywhere: BTreeSet<usize>,
     /// True if the shard key was declared to be unique.
     pub(crate) is_unique: bool,
+    /// True if the balancer passes over the collection.
+    pub(crate) is_exempt: bool,
     /// Counts the changes.
     pub(crate) version: i64,
     /// When a range was last assigned to another partition, in ms since 1970; 0 if never.
@@ -204,6 +207,7 @@ impl Sharding {
             history: vec![held(KeyRange { low, high }, primary)],
             anywhere: BTreeSet::new(),
             is_unique: false,
+            is_exempt: false,
             version: 1,
             moved_ms: 0,
         };

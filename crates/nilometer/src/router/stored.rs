@@ -296,6 +296,9 @@ fn written(namespace: &Namespace, placement: &Placement, partitions: &[String]) 
         if sharding.is_unique {
             out.append("unique", true);
         }
+        if sharding.is_exempt {
+            out.append("noBalance", true);
+        }
         let chunks = sharding.chunks.iter();
         let chunks = chunks.map(|chunk| {
             Value::from(doc! {"min": values(&chunk.min), "shard": name(chunk.partition)})
@@ -350,7 +353,7 @@ fn read(
     let sharding = match stored.get("key") {
         ValueRef::Document(key) => {
             let key = ShardKey::parse(key, options_of(&namespace).as_ref())?;
-            Some(read_sharding(stored, key, partitions)?)
+            Some(Arc::new(read_sharding(stored, key, partitions)?))
         }
         _ => None,
     };
@@ -404,6 +407,7 @@ fn read_sharding(
         history,
         anywhere: anywhere.collect::<Result<_>>()?,
         is_unique: matches!(stored.get("unique"), ValueRef::Bool(true)),
+        is_exempt: matches!(stored.get("noBalance"), ValueRef::Bool(true)),
         version: stored.get("version").as_exact_i64().ok_or_else(damaged)?,
         moved_ms: stored.get("moved").as_exact_i64().unwrap_or(0),
     })

@@ -204,7 +204,7 @@ impl Router {
             return Ok(());
         };
         let mut noted = Placement::clone(&placement);
-        let sharding = noted.sharding.as_mut();
+        let sharding = noted.sharding.as_mut().map(Arc::make_mut);
         if sharding.is_some_and(|sharding| sharding.note_anywhere(partitions)) {
             self.begin_change(namespace, operation)?;
             self.set_placement(namespace, Some(noted))?;

@@ -1,6 +1,6 @@
 //! The balancer of a router spreads what is new, and moves documents.
 
-use nilometer_bson::{Document, Value, array, doc};
+use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
 use crate::random::Random;
 use crate::router::{Cluster, create};
@@ -217,4 +217,107 @@ fn outside_its_window_the_balancer_rests() {
         let has_moved = !config(&mut cluster, "changelog").is_empty();
         assert_eq!(has_moved, moves, "{turn}");
     }
+}
+
+/// Returns the reply to an update of `config.collections`.
+fn update_collections(cluster: &mut Cluster, filter: Document, update: Document) -> Document {
+    let one = doc! {"q": filter, "u": update, "multi": true};
+    let update = doc! {"update": "collections", "updates": array![one]};
+    cluster.router.reply_on("config", update)
+}
+
+#[test]
+fn collections_that_are_exempt_are_left_alone() {
+    let mut cluster = Cluster::new(3);
+    cluster.admin(doc! {"shardCollection": "test.c", "key": doc! {"k": 1}});
+    cluster.router.run(create());
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1}});
+    let text = "x".repeat(20_000);
+    let list: Vec<Value> = (0..500)
+        .map(|k| doc! {"_id": k, "k": k, "s": text.as_str()}.into())
+        .collect();
+    cluster.router.run(doc! {"insert": "c", "documents": list});
+    let chunks = doc! {"$set": doc! {"value": 1}};
+    assert_eq!(update_settings(&mut cluster, "chunksize", chunks), 0);
+    cluster.admin(doc! {"balancerStart": 1});
+    let exempt = |is: bool| doc! {"$set": doc! {"noBalance": is}};
+    let reply = update_collections(&mut cluster, Document::new(), exempt(true));
+    let figures = |reply: &Document| {
+        (
+            reply.get("n").as_exact_i64(),
+            reply.get("nModified").as_exact_i64(),
+        )
+    };
+    assert_eq!(figures(&reply), (Some(2), Some(2)), "{}", show(&reply));
+    let hosts: Vec<(i32, i64)> = (0..30).map(|host| (host, 50)).collect();
+    for turn in 0..3 {
+        write(&mut cluster, &hosts, turn * 1000);
+        balance(&cluster);
+    }
+    assert_eq!(config(&mut cluster, "changelog").len(), 0);
+    // Ranges move by command nevertheless.
+    cluster.admin(doc! {"moveRange": "test.c", "min": doc! {"k": 490}, "max": doc! {"k": 500}, "toShard": "p0002"});
+    let shown = config(&mut cluster, "collections");
+    let flags = shown
+        .iter()
+        .map(|one| matches!(one.get("noBalance"), ValueRef::Bool(true)));
+    assert_eq!(flags.collect::<Vec<_>>(), [true, true]);
+    let one = doc! {"_id": "test.c"};
+    assert_eq!(
+        figures(&update_collections(&mut cluster, one.clone(), exempt(true))),
+        (Some(1), Some(0))
+    );
+    assert_eq!(
+        figures(&update_collections(
+            &mut cluster,
+            doc! {"_id": "test.none"},
+            exempt(true)
+        )),
+        (Some(0), Some(0))
+    );
+    assert_eq!(
+        figures(&update_collections(&mut cluster, one, exempt(false))),
+        (Some(1), Some(1))
+    );
+    balance(&cluster);
+    let log = config(&mut cluster, "changelog");
+    assert!(
+        log.len() > 1
+            && log
+                .iter()
+                .all(|entry| entry.get("ns").as_str() == Some("test.c")),
+        "{log:?}"
+    );
+    assert_eq!(cluster.counts("c").iter().sum::<i64>(), 500);
+    // Nothing else is written.
+    for (update, code) in [
+        (doc! {"$set": doc! {"noBalance": 1}}, 2),
+        (doc! {"$set": doc! {"unique": true}}, 115),
+        (
+            doc! {"$set": doc! {"noBalance": false, "key": doc! {"x": 1}}},
+            115,
+        ),
+    ] {
+        let reply = update_collections(&mut cluster, Document::new(), update);
+        assert_eq!(
+            reply.get("code").as_exact_i64(),
+            Some(code),
+            "{}",
+            show(&reply)
+        );
+    }
+    let upsert = doc! {"q": doc! {"_id": "test.new"}, "u": exempt(true), "upsert": true};
+    let upsert = doc! {"update": "collections", "updates": array![upsert]};
+    let reply = cluster.router.reply_on("config", upsert);
+    assert_eq!(
+        reply.get("code").as_exact_i64(),
+        Some(115),
+        "{}",
+        show(&reply)
+    );
+    let left = config(&mut cluster, "collections");
+    let flags = left
+        .iter()
+        .map(|one| matches!(one.get("noBalance"), ValueRef::Bool(true)));
+    assert_eq!(flags.collect::<Vec<_>>(), [false, true]);
 }

@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::router::Cluster;
+use crate::router::{Cluster, create};
 use crate::router_writes::{normal, numbered};
 use crate::support::{Fixture, primary_environment, show};
 use nilometer::Database;
@@ -556,5 +556,43 @@ fn merge_into_a_sharded_collection() {
             assert_eq!(router.code(merge(spec)), 115);
         }
         assert_eq!(pair.cluster.router.code(doc! {"aggregate": "from", "pipeline": array![doc! {"$out": "c"}], "cursor": doc! {}}), 28_769);
+    }
+}
+
+/// An index that is hidden serves nothing.
+#[test]
+fn the_only_index_of_a_shard_key_is_not_hidden() {
+    let mut cluster = Cluster::new(2);
+    cluster.router.run(create());
+    let ranged = doc! {"m.host": 1, "t": 1};
+    cluster.admin(doc! {"shardCollection": "test.ts", "key": ranged});
+    cluster.admin(doc! {"shardCollection": "test.c", "key": doc! {"k": 1}});
+    cluster.admin(doc! {"shardCollection": "test.h", "key": doc! {"k": "hashed"}});
+    let make = |key: Document, name: &str| {
+        let index = doc! {"key": key, "name": name};
+        doc! {"createIndexes": "c", "indexes": array![index]}
+    };
+    let hide = |name: &str, index: Document, hidden: bool| {
+        let mut index = DocumentBuilder::extending(index);
+        index.append("hidden", hidden);
+        doc! {"collMod": name, "index": index.finish()}
+    };
+    let by_name = |name: &str| doc! {"name": name};
+    for (command, code) in [
+        (hide("c", by_name("k_1"), true), 72),
+        (hide("c", doc! {"keyPattern": doc! {"k": 1}}, true), 72),
+        (hide("ts", by_name("m.host_1_t_1"), true), 72),
+        (hide("h", by_name("k_hashed"), true), 0),
+        (hide("c", by_name("absent"), true), 27),
+        (make(doc! {"k": 1, "x": 1}, "kx"), 0),
+        (hide("c", by_name("k_1"), true), 0),
+        (hide("c", by_name("kx"), true), 72),
+        (hide("c", by_name("k_1"), false), 0),
+        (hide("c", by_name("kx"), true), 0),
+    ] {
+        let text = show(&command);
+        let reply = cluster.router.reply(command);
+        let found = reply.get("code").as_exact_i64().unwrap_or(0);
+        assert_eq!(found, code, "{text}: {}", show(&reply));
     }
 }

@@ -8,7 +8,9 @@
 //! It runs where the catalog is, when [`Database::balance`] is called. Its settings are documents of `config.settings`, as in
 //! MongoDB; what it did is in `config.actionlog` and, range by range, in `config.changelog`.
 
-use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{first_batch, number, ordinary, router_of};
 use crate::auth::Action;
@@ -21,7 +23,7 @@ use crate::router::{ActiveWindow, KeyBound, KeyWeights, Loads, Placement, Router
 use crate::session::ClientSession;
 
 /// The collection of the settings.
-const SETTINGS: &str = "settings";
+pub(super) const SETTINGS: &str = "settings";
 
 /// The collection of the rounds that did something.
 const ACTION_LOG: &str = "actionlog";
@@ -179,7 +181,7 @@ fn in_config(
     (spec.handler)(database, &mut own, &Request::new(command))
 }
 
-fn settings_of(database: &Database) -> Result<Vec<Document>> {
+pub(super) fn settings_of(database: &Database) -> Result<Vec<Document>> {
     let namespace = Namespace::new(CONFIG, SETTINGS)?;
     if database.catalog().get(&namespace).is_none() {
         return Ok(Vec::new());
@@ -189,38 +191,9 @@ fn settings_of(database: &Database) -> Result<Vec<Document>> {
     ))
 }
 
-/// True for the collection of `config` that clients may update.
-pub(super) fn is_settings(database: &str, collection: &str) -> bool {
-    database == CONFIG && collection == SETTINGS
-}
-
-/// `update` of `config.settings`: nothing changes if the outcome has no meaning.
-pub(super) fn update_settings(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    if router_of(database).elsewhere().is_some() {
-        return super::elsewhere::run(database, context, request);
-    }
-    let _changes = router_of(database).lock_changes();
-    let before = settings_of(database)?;
-    let reply = (context.spec.handler)(database, context, request)?;
-    if let Err(error) = Settings::parse(&settings_of(database)?) {
-        let operation = &context.operation;
-        let all = array![doc! {"q": Document::new(), "limit": 0}];
-        let delete = doc! {"delete": SETTINGS, "deletes": all};
-        let spec = &crate::commands::crud::delete::SPEC;
-        in_config(database, operation, spec, delete)?;
-        if !before.is_empty() {
-            let documents: Array = before.into_iter().map(Value::from).collect();
-            let insert = doc! {"insert": SETTINGS, "documents": documents};
-            let spec = &crate::commands::crud::insert::SPEC;
-            in_config(database, operation, spec, insert)?;
-        }
-        return Err(error);
-    }
-    Ok(reply)
+/// Fails if documents of `config.settings` have no meaning.
+pub(super) fn check(documents: &[Document]) -> Result<()> {
+    Settings::parse(documents).map(drop)
 }
 
 fn switch(database: &Database, operation: &OperationContext, is_on: bool) -> Result<Document> {
@@ -297,7 +270,9 @@ fn round(database: &Database, operation: &OperationContext) -> Result<()> {
     let begin = operation.clock().monotonic();
     let mut round = Round::default();
     for (namespace, placement) in &*router.placements() {
-        let Some(sharding) = &placement.sharding else {
+        let sharding = placement.sharding.as_ref();
+        let Some(sharding) = sharding.filter(|sharding| !sharding.is_exempt) else {
+            memory.counts.remove(&placement.uuid);
             continue;
         };
         round.collections += 1;
@@ -418,7 +393,7 @@ fn balance_series(
     let Some(sharding) = &placement.sharding else {
         return Ok(0);
     };
-    let mut planned = sharding.clone();
+    let mut planned = Sharding::clone(sharding);
     let weights = |partition| weights(place, sharding, time_field, partition);
     let moved = plan(&mut planned, loads, operation.now_ms, weights)?;
     if moved.is_empty() {
@@ -432,7 +407,7 @@ fn balance_series(
         return Ok(0);
     };
     let mut changed = Placement::clone(&now);
-    changed.sharding = Some(planned);
+    changed.sharding = Some(Arc::new(planned));
     router.set_placement(namespace, Some(changed))?;
     Ok(i64::try_from(moved.len()).unwrap_or(i64::MAX))
 }

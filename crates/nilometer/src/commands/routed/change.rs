@@ -10,8 +10,8 @@ use std::sync::Arc;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::Durability;
 
-use super::balancer;
 use super::buffered::BufferedWrites;
+use super::config_updates;
 use super::insert::{dropped, placed, unsettled, with_index};
 use super::narrowed::Narrowed;
 use super::{
@@ -77,9 +77,8 @@ pub(super) fn update(
     request: &Request,
 ) -> Result<Document> {
     update::checked(database, &context.operation, request)?;
-    let name = request.body.get("update").as_str().unwrap_or_default();
-    if balancer::is_settings(context.database_name(), name) {
-        return balancer::update_settings(database, context, request);
+    if let Some(done) = config_updates::run(database, context, request) {
+        return done;
     }
     change(database, context, request, &UPDATE)
 }
@@ -549,7 +548,8 @@ pub(super) fn targets(
         };
         let targets = placement.targets(filter.as_ref());
         let is_noted = |sharding: &Sharding| sharding.may_have_any_key(&targets);
-        if !may_change_key(&placement, changes) || placement.sharding.as_ref().is_some_and(is_noted)
+        if !may_change_key(&placement, changes)
+            || placement.sharding.as_deref().is_some_and(is_noted)
         {
             return Ok(Some((placement, targets)));
         }

@@ -3,6 +3,8 @@
 //! A new collection is in the router's catalog first, which checks its options; an index is made in the partitions first,
 //! which know the documents; a collection is dropped there first. A command that failed half-way is repeated.
 
+use std::sync::Arc;
+
 use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -16,7 +18,7 @@ use crate::commands::ddl::rename_collection::whole_name;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
-use crate::router::Placement;
+use crate::router::{Placement, Sharding};
 
 /// `create`: a view is in the router's catalog alone.
 pub(super) fn create(
@@ -73,11 +75,10 @@ pub(super) fn create_indexes(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
-    let placement = router.placement(&namespace);
-    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+    let sharding = router.sharding(&namespace);
     let indexes = request.body.get("indexes").as_array();
     for index in indexes.iter().flat_map(|indexes| indexes.iter()) {
-        let Some((index, sharding)) = index.as_document().zip(sharding) else {
+        let Some((index, sharding)) = index.as_document().zip(sharding.as_ref()) else {
             continue;
         };
         let key = index.get("key").as_document();
@@ -120,27 +121,20 @@ pub(super) fn drop_indexes(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
-    let router = router_of(database);
     let namespace = named(context, request)?;
-    let placement = router.placement(&namespace);
-    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
-    let Some(sharding) = sharding.filter(|sharding| !sharding.key.is_hashed()) else {
+    let Some(sharding) = ranged(database, &namespace) else {
         return change(database, context, request);
     };
     let list = doc! {"listIndexes": namespace.collection.as_str()};
     let indexes = first_batch(&database.call(&namespace.database, list)?);
-    let serving = |index: &&Document| {
-        let is_hidden = is_true(index.get("hidden"));
-        !is_hidden && sharding.key.is_served_by(index.as_ref(), false)
-    };
+    let serving = |index: &&Document| serves(&sharding, index);
     let which = request.body.get("index");
     if which.as_str() != Some("*") {
         let is_doomed = |index: &Document| match which {
             ValueRef::Array(names) => names.iter().any(|name| is_named(index, name)),
             which => is_named(index, which),
         };
-        let mut all = indexes.iter().filter(serving).peekable();
-        if all.peek().is_some() && all.all(is_doomed) {
+        if are_all(&sharding, &indexes, is_doomed) {
             return Err(Error::new(
                 ErrorCode::IllegalOperation,
                 format!("{namespace}: the only index that serves the shard key cannot be dropped"),
@@ -168,6 +162,51 @@ pub(super) fn drop_indexes(
         "non-_id indexes but that of the shard key dropped for collection",
     );
     Ok(shown.finish())
+}
+
+/// `collMod`: of the indexes that serve a ranged shard key, one is not hidden.
+pub(super) fn coll_mod(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let namespace = named(context, request)?;
+    let change_of_index = request.body.get("index").as_document();
+    let hides = change_of_index.filter(|index| is_true(index.get("hidden")));
+    if let Some((index, sharding)) = hides.zip(ranged(database, &namespace)) {
+        let list = doc! {"listIndexes": namespace.collection.as_str()};
+        let indexes = first_batch(&database.call(&namespace.database, list)?);
+        let (name, key) = (index.get("name"), index.get("keyPattern"));
+        let is_hidden = |index: &Document| is_named(index, name) || is_named(index, key);
+        if are_all(&sharding, &indexes, is_hidden) {
+            return Err(Error::invalid_options(format!(
+                "{namespace}: the only index that serves the shard key cannot be hidden"
+            )));
+        }
+    }
+    change(database, context, request)
+}
+
+/// Returns how an ordinary or time-series collection is divided by a shard key that is not hashed.
+fn ranged(database: &Database, namespace: &Namespace) -> Option<Arc<Sharding>> {
+    let sharding = router_of(database).sharding(namespace);
+    sharding.filter(|sharding| !sharding.key.is_hashed())
+}
+
+/// True if an index serves the shard key, and queries may use it.
+fn serves(sharding: &Sharding, index: &Document) -> bool {
+    !is_true(index.get("hidden")) && sharding.key.is_served_by(index.as_ref(), false)
+}
+
+/// True if there are indexes that serve the shard key, and `is_chosen` is true of all of them.
+fn are_all(
+    sharding: &Sharding,
+    indexes: &[Document],
+    is_chosen: impl FnMut(&Document) -> bool,
+) -> bool {
+    let serving = indexes.iter().filter(|index| serves(sharding, index));
+    let mut serving = serving.peekable();
+    serving.peek().is_some() && serving.all(is_chosen)
 }
 
 /// True if a value names an index as it is listed, or is its key.

@@ -85,8 +85,7 @@ impl WithIds {
         namespace: &Namespace,
         documents: &[Numbered<'_>],
     ) -> Self {
-        let placement = router.placement(namespace);
-        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        let sharding = router.sharding(namespace);
         if sharding.is_none_or(|sharding| sharding.key.is_timeseries()) {
             return Self(BTreeMap::new());
         }

@@ -15,6 +15,7 @@ mod balancer;
 mod buffered;
 mod bulk;
 mod change;
+mod config_updates;
 mod ddl;
 mod elsewhere;
 mod explain;
@@ -94,7 +95,7 @@ pub(super) fn handler_of(spec: &'static CommandSpec, is_view: bool) -> Result<Ha
 fn own_handler_of(name: &str) -> Option<Handler> {
     Some(match name {
         "bulkWrite" => bulk::run,
-        "collMod" => ddl::change,
+        "collMod" => ddl::coll_mod,
         "collStats" => stats::collection,
         "create" => ddl::create,
         "createIndexes" => ddl::create_indexes,

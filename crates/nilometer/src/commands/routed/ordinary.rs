@@ -95,7 +95,7 @@ pub(super) fn move_range(
         router.end_move(namespace, operation)?;
         let placement = router.placement(namespace);
         let placement = placement.ok_or_else(|| not_sharded(namespace))?;
-        let sharding = placement.sharding.as_ref();
+        let sharding = placement.sharding.clone();
         let sharding = sharding.ok_or_else(|| not_sharded(namespace))?;
         let Some(passage) = sharding.first_passage((low, high), to) else {
             return Ok(());

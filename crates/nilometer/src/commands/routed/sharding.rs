@@ -3,6 +3,8 @@
 //! `moveRange` and `split` change where new buckets go: no bucket moves. Documents of ordinary collections move: what is
 //! different for these is in [`ordinary`].
 
+use std::sync::Arc;
+
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{first_batch, not_sharded, ordinary, rollups, router_of};
@@ -218,7 +220,7 @@ fn shard_collection(
     let mut sharding = Sharding::new(key, placement.primary, spread_over, now_ms);
     sharding.is_unique = is_unique;
     let divided = Placement {
-        sharding: Some(sharding),
+        sharding: Some(Arc::new(sharding)),
         ..Placement::clone(&placement)
     };
     router.set_placement(&namespace, Some(divided))?;
@@ -394,17 +396,16 @@ fn move_to(
     partition: usize,
     range_of: impl FnOnce(&Sharding) -> Result<(KeyBound, KeyBound)>,
 ) -> Result<Document> {
-    let placement = by.0.placement(namespace);
-    let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+    let sharding = by.0.sharding(namespace);
     let sharding = sharding.ok_or_else(|| not_sharded(namespace))?;
-    let (low, high) = range_of(sharding)?;
+    let (low, high) = range_of(&sharding)?;
     if low >= high {
         return Err(Error::bad_value("the range must not be empty"));
     }
     match sharding.key.is_timeseries() {
         true => {
             let now_ms = by.1.now_ms;
-            change_chunks(by, namespace, |sharding| {
+            change_sharding(by, namespace, |sharding| {
                 sharding.assign((low, high), partition, now_ms)
             })?;
         }
@@ -413,8 +414,8 @@ fn move_to(
     Ok(Document::new())
 }
 
-/// Changes the chunks of a sharded collection.
-fn change_chunks(
+/// Changes how a collection is divided.
+pub(super) fn change_sharding(
     (router, operation): (&Router, &OperationContext),
     namespace: &Namespace,
     change: impl FnOnce(&mut Sharding) -> Result<()>,
@@ -427,7 +428,7 @@ fn change_chunks(
         .as_mut()
         .and_then(|placement| placement.sharding.as_mut())
     {
-        Some(sharding) => change(sharding)?,
+        Some(sharding) => change(Arc::make_mut(sharding))?,
         None => return Err(not_sharded(namespace)),
     }
     router.set_placement(namespace, placement)
@@ -509,7 +510,7 @@ fn split(
     }
     let middle = args.required_document("middle")?;
     let by = (router, &context.operation);
-    change_chunks(by, &namespace, |sharding| {
+    change_sharding(by, &namespace, |sharding| {
         let at = sharding.key.bound(middle)?;
         sharding.split(at)
     })?;

@@ -80,8 +80,7 @@ impl Outputs for RoutedCollections {
     }
 
     fn merge_elsewhere(&self, target: &Namespace) -> Result<Option<Box<dyn DistantMerge>>> {
-        let placement = self.router.placement(target);
-        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        let sharding = self.router.sharding(target);
         if sharding.is_some_and(|sharding| sharding.key.is_timeseries()) {
             return Err(Error::new(
                 ErrorCode::CommandNotSupported,
@@ -370,11 +369,11 @@ impl DistantMerge for RoutedMerge {
         collation: &Collation,
     ) -> Result<Arc<[FieldPath]>> {
         let own = self.own.merge_into(&self.target)?;
-        let placement = self.router.placement(&self.target);
-        let sharding = placement.as_ref().and_then(|known| known.sharding.as_ref());
+        let sharding = self.router.sharding(&self.target);
         let id = [parse_path("_id")?];
-        let (fields, unique, has_key) = match (named, sharding) {
+        let (fields, unique, has_key) = match (named, &sharding) {
             (Some(named), sharding) => {
+                let sharding = sharding.as_ref();
                 let has_key = sharding.is_none_or(|sharding| names_key(&sharding.key, named));
                 (named.to_vec(), named, has_key)
             }

@@ -20,6 +20,9 @@ const CHUNKS_SHOWN = 40;
 /** Moves that are listed, the latest. */
 const MOVES_MAX = 50;
 
+/** Rounds of the balancer that are listed, the latest. */
+const ROUNDS_MAX = 10;
+
 /** Colours; partitions beyond share them. */
 const COLOURS = 10;
 
@@ -80,12 +83,13 @@ class ClusterView {
     this.nodes = h("div");
     this.partitions = h("div");
     this.moves = h("div");
+    this.balancer = h("div");
     this.tiles = h("div", { class: "tiles" });
     this.problem = h("div");
     this.chosen = h("select", { onchange: () => this.choose() });
     this.chunks = h("div", { class: "stack" });
     this.collections = h("section", { class: "card" }, h("h2", null, "Sharded collections"), this.pick(), this.chunks);
-    this.element = h("div", { class: "view" }, h("h1", null, "Cluster"), this.problem, this.tiles, this.nodes, this.partitions, this.collections, this.moves);
+    this.element = h("div", { class: "view" }, h("h1", null, "Cluster"), this.problem, this.tiles, this.nodes, this.partitions, this.collections, this.balancer, this.moves);
     this.run();
   }
 
@@ -118,15 +122,19 @@ class ClusterView {
   }
 
   async load(round) {
-    const [shards, nodes, moves, settings, collections] = await Promise.all([
+    const [shards, nodes, moves, settings, rounds, collections] = await Promise.all([
       this.config("shards", { sort: { _id: 1 } }),
       this.config("mongos", { sort: { _id: 1 } }),
       this.config("changelog", { sort: { _id: -1 }, limit: MOVES_MAX }),
-      this.config("settings", { filter: { _id: "balancer" } }),
+      this.config("settings"),
+      this.config("actionlog", { sort: { time: -1 }, limit: ROUNDS_MAX }),
       this.config("collections", { sort: { _id: 1 }, limit: COLLECTIONS_MAX }),
     ]);
     this.names = shards.map(({ _id }) => _id);
-    this.drawTiles(shards, nodes, collections, settings[0]);
+    const balancer = settings.find(({ _id }) => _id === "balancer");
+    const chunk = settings.find(({ _id }) => _id === "chunksize");
+    this.drawTiles(shards, nodes, collections, balancer);
+    this.drawBalancer({ balancer, chunk, rounds, collections });
     this.drawNodes(nodes, shards);
     this.drawPartitions(shards);
     this.drawMoves(moves);
@@ -145,7 +153,7 @@ class ClusterView {
       tile("Nodes", exact(nodes.length), `${nodes.filter(({ noPartitions }) => noPartitions).length} only route`),
       tile("Partitions", exact(shards.length), silent > 0 ? `${silent} without a node` : "all have a node"),
       tile("Sharded", exact(collections.length), "collections"),
-      tile("Balancer", balancer?.stopped === false ? "on" : "off", ""),
+      tile("Balancer", isOn(balancer) ? "on" : "off", windowText(balancer)),
     );
   }
 
@@ -200,6 +208,28 @@ class ClusterView {
       this.sizesNote = error.code === 13 ? "Sizes are not for this user." : "Sizes are not known at the moment.";
     }
     return sizes;
+  }
+
+  /** What the balancer may do, and the last rounds in which it did something. */
+  drawBalancer({ balancer, chunk, rounds, collections }) {
+    const exempt = collections.filter(({ noBalance }) => noBalance === true).map(({ _id }) => plain(_id));
+    const said = [
+      isOn(balancer) ? "It is on" : "It is off: sh.startBalancer() in mongosh starts it",
+      windowText(balancer),
+      chunk ? `chunks of ${textOf(chunk.value)} MB` : "",
+      exempt.length > 0 ? `not for ${exempt.join(", ")}` : "",
+    ];
+    const rows = rounds.map(({ time, server, details }) => [
+      dateText(time),
+      server,
+      exact(numberOf(details.chunksMoved)),
+      duration(numberOf(details.executionTimeMillis) ?? 0),
+      details.errmsg ?? "",
+    ]);
+    const columns = [["Time", "date"], ["Node", "whole"], ["Ranges moved", "number"], ["Took", "date"], ["Error", ""]];
+    const shown = rows.length > 0 ? table("Rounds of the balancer", columns, rows) : h("p", { class: "quiet" }, "It has moved nothing so far.");
+    const about = h("p", { class: "sum" }, said.filter((text) => text !== "").join(" · "));
+    this.balancer.replaceChildren(card("Balancer", about, shown, h("p", { class: "quiet" }, "Rounds that moved something or failed, the latest first. Times are UTC.")));
   }
 
   drawMoves(moves) {
@@ -295,6 +325,17 @@ class ClusterView {
       this.mark(shard),
     );
   }
+}
+
+/** True if the balancer is on. */
+function isOn(balancer) {
+  return balancer !== undefined && balancer.stopped !== true && balancer.mode !== "off";
+}
+
+/** Returns when the balancer may run, if that is not always. */
+function windowText(balancer) {
+  const window = balancer?.activeWindow;
+  return window ? `from ${window.start} to ${window.stop} UTC` : "";
 }
 
 function base64Of(uuid) {
