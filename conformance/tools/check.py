@@ -236,6 +236,7 @@ def dump_and_restore_rollups():
             rollup = {"source": below, "pipeline": [{"$group": stage}], "lateness": 0, "refresh": 0}
             db.command({"create": name, "rollup": rollup})
         db.command({"refreshRollup": "hours"})
+        db.hours.create_index([("n", 1), ("time", 1)])
         path = str(folder / "rollups")
         tool("mongodump", URI, f"--db={NAME}", f"--out={path}")
         tool("mongorestore", uri, path)
@@ -245,6 +246,7 @@ def dump_and_restore_rollups():
             found, expected = (list(of[name].find().sort("_id", 1)) for of in (target[NAME], db))
             assert found, name
             equal(found, expected)
+        equal(target[NAME].hours.index_information(), db.hours.index_information())
         lines = tool("mongoexport", uri, f"--db={NAME}", "--collection=hours").splitlines()
         equal(len(lines), db.hours.count_documents({}))
 

@@ -186,7 +186,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/rollup",
         never: &["std::fs", "std::thread", "std::time"],
-        modules: Some(&["rollup", "catalog", "eval"]),
+        modules: Some(&["rollup", "catalog", "index", "eval"]),
     },
     Rule {
         place: "crates/nilometer/src/timeseries",

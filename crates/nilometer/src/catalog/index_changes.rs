@@ -40,7 +40,7 @@ impl Catalog {
         let there = now.indexes.all();
         let mut added = Vec::new();
         let specs = choose(&there)?;
-        let keyspaces = self.create_index_keyspaces(&now, specs.len())?;
+        let keyspaces = self.create_index_keyspaces(now.uuid, specs.len())?;
         for (spec, keyspace) in specs.into_iter().zip(keyspaces) {
             added.push(Arc::new(StoredIndex::building(spec, keyspace, now_ms)));
         }

@@ -14,6 +14,8 @@
 //! state, which its successors share: whether it is built, which parts are multikey, and how often it was
 //! used.
 //!
+//! The bins of a rollup have such a list, too; only what holds the lock of the rollup writes their entries and changes the list.
+//!
 //! Does not know the layout of entries: the module `index` does.
 
 use std::ops::Deref;
@@ -70,6 +72,21 @@ impl StoredIndex {
         Self::with_state(spec, keyspace, durable, since_ms)
     }
 
+    /// Makes an index that has the entries of all documents, created at `since_ms`.
+    pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId, since_ms: i64) -> Self {
+        let durable = DurableIndexState {
+            ready: true,
+            multikey: 0,
+        };
+        Self::with_state(spec, keyspace, durable, since_ms)
+    }
+
+    /// Notes that documents have arrays at the parts in `bits`, before the catalog stores the index.
+    pub fn note_arrays(&self, bits: u32) {
+        self.stored().multikey |= bits;
+        self.publish();
+    }
+
     /// Makes the index of `_id` of an ordinary collection, which is not in the list: its entries belong to
     /// the collection, and its collation is that of the collection. `list` counts its uses.
     pub fn id_index(keyspace: KeyspaceId, collation: Option<Document>, list: &IndexList) -> Self {
@@ -89,11 +106,9 @@ impl StoredIndex {
     /// Makes an index without stored entries.
     #[cfg(test)]
     pub(crate) fn for_tests(spec: IndexSpec, keyspace: KeyspaceId, multikey: u32) -> Self {
-        let durable = DurableIndexState {
-            ready: true,
-            multikey,
-        };
-        Self::with_state(spec, keyspace, durable, 0)
+        let index = Self::complete(spec, keyspace, 0);
+        index.note_arrays(multikey);
+        index
     }
 
     fn with_state(
@@ -140,11 +155,7 @@ impl StoredIndex {
 
     /// Makes an index that belongs to no collection, to compute keys with.
     pub fn detached(spec: IndexSpec) -> Self {
-        let durable = DurableIndexState {
-            ready: true,
-            multikey: 0,
-        };
-        Self::with_state(spec, KeyspaceId(0), durable, 0)
+        Self::complete(spec, KeyspaceId(0), 0)
     }
 
     /// True once it has the entries of every document.
@@ -332,14 +343,7 @@ impl IndexList {
 
 /// Returns the list of a new collection: an index of no documents is complete.
 pub(super) fn complete_list(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
-    let durable = DurableIndexState {
-        ready: true,
-        multikey: 0,
-    };
-    [Arc::new(StoredIndex::with_state(
-        spec, keyspace, durable, 0,
-    ))]
-    .into()
+    [Arc::new(StoredIndex::complete(spec, keyspace, 0))].into()
 }
 
 /// Encodes a list for the catalog entry.

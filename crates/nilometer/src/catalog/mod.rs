@@ -23,6 +23,7 @@ mod namespace;
 mod rename;
 mod replacement;
 mod rollup_entries;
+mod rollup_indexes;
 mod rollups;
 mod storage;
 mod timeseries_options;
@@ -117,7 +118,9 @@ impl Catalog {
             let entry = collection::decode(namespace.clone(), &value)?;
             match &entry {
                 CatalogEntry::Collection(collection) => used.extend(collection.keyspaces()),
-                CatalogEntry::View(view) => used.extend(view.rollup.iter().map(|r| r.keyspace)),
+                CatalogEntry::View(view) => {
+                    used.extend(view.rollup.iter().flat_map(|r| r.keyspaces()))
+                }
             }
             entries.insert(namespace, entry);
         }

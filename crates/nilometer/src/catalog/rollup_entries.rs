@@ -277,7 +277,9 @@ impl Catalog {
                 RollupList::detach(&list, rollup);
             }
             let _refreshing = rollup.lock_refresh();
-            self.engine.drop_keyspace(rollup.keyspace)?;
+            for keyspace in rollup.keyspaces() {
+                self.engine.drop_keyspace(keyspace)?;
+            }
         }
         Ok(())
     }

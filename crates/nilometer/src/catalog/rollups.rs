@@ -1,7 +1,7 @@
 //! Rollups in the catalog: what is stored of each, and the list of those that stand on a collection.
 //!
 //! ```text
-//! view entry ── rollup: {uuid, keyspace, source, pipeline, lateness, refresh, expireAfterSeconds}
+//! view entry ── rollup: {uuid, keyspace, source, pipeline, lateness, refresh, expireAfterSeconds, indexes}
 //!                        │
 //!                        └─ keyspace   [0]  header: how far the stored bins are closed, frozen and expired
 //!                                      [0 1] version of the bins
@@ -20,11 +20,12 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::{KeyspaceId, Snapshot};
 
 use super::collection::{pipeline_value, uuid_value};
 use super::compiled::CompiledSlot;
+use super::indexes::{self, IndexList};
 use crate::error::{Error, ErrorCode, Result};
 
 /// The key of the header in the keyspace of a rollup.
@@ -136,6 +137,8 @@ pub struct StoredRollup {
     pub source: String,
     /// The stages as written.
     pub pipeline: Vec<Document>,
+    /// The indexes of its bins. They change while [`StoredRollup::lock_refresh`] is held.
+    pub indexes: IndexList,
     options: RwLock<RollupOptions>,
     /// What writers know; written under the lock of the list.
     progress: RwLock<RollupProgress>,
@@ -165,6 +168,7 @@ impl StoredRollup {
             keyspace,
             source,
             pipeline,
+            indexes: IndexList::default(),
             options: RwLock::new(options),
             progress: RwLock::default(),
             is_touched: AtomicBool::new(true),
@@ -173,6 +177,13 @@ impl StoredRollup {
             open_bins: Mutex::default(),
             place: OnceLock::new(),
         }
+    }
+
+    /// Returns all keyspaces, including those of its indexes.
+    pub fn keyspaces(&self) -> Vec<KeyspaceId> {
+        let mut all = vec![self.keyspace];
+        all.extend(self.indexes.keyspaces());
+        all
     }
 
     /// Returns the options.
@@ -259,6 +270,12 @@ impl StoredRollup {
         out.append("pipeline", pipeline_value(&self.pipeline));
         out.append("lateness", options.lateness_ms / 1000);
         out.append("refresh", options.refresh_ms / 1000);
+        let indexes = self.indexes.all();
+        if !indexes.is_empty() {
+            // Dumps hold the definitions of views, and no indexes of them.
+            let specs = indexes.iter().map(|index| index.spec.to_document());
+            out.append("indexes", specs.map(Value::Document).collect::<Vec<_>>());
+        }
         out.finish()
     }
 
@@ -273,6 +290,7 @@ impl StoredRollup {
         out.append("latenessMillis", options.lateness_ms);
         out.append("refreshMillis", options.refresh_ms);
         out.append("expireAfterSeconds", options.expire_after_seconds);
+        out.append("indexes", indexes::encode(&self.indexes.all()));
         out.finish()
     }
 
@@ -294,7 +312,9 @@ impl StoredRollup {
         };
         let keyspace = KeyspaceId(u64::try_from(number("keyspace")?).ok()?);
         let source = stored.get("source").as_str()?.to_owned();
-        Some(Self::new(uuid, keyspace, (source, pipeline), options))
+        let mut rollup = Self::new(uuid, keyspace, (source, pipeline), options);
+        rollup.indexes = indexes::decode(stored.get("indexes"))?;
+        Some(rollup)
     }
 }
 

@@ -6,7 +6,7 @@
 use nilometer_bson::Document;
 use nilometer_storage::{KeyspaceId, KeyspaceOptions};
 
-use super::{Catalog, Collection, Storage, TimeseriesOptions};
+use super::{Catalog, Storage, TimeseriesOptions};
 use crate::error::Result;
 
 /// The storage layout of a new collection.
@@ -105,13 +105,13 @@ impl Catalog {
         Ok(kind.storage(self.create_keyspaces(&new)?))
     }
 
-    /// Creates the keyspaces of further indexes of a collection.
+    /// Creates the keyspaces of further indexes of the collection or rollup with this UUID.
     pub(super) fn create_index_keyspaces(
         &self,
-        collection: &Collection,
+        uuid: [u8; 16],
         count: usize,
     ) -> Result<Vec<KeyspaceId>> {
-        self.create_keyspaces(&self.index_keyspaces(&text(collection.uuid), count))
+        self.create_keyspaces(&self.index_keyspaces(&text(uuid), count))
     }
 
     /// Returns free names for keyspaces of indexes.

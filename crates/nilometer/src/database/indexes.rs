@@ -2,14 +2,14 @@
 //!
 //! A time-series collection shows the indexes of its buckets in terms of measurement fields. An index that
 //! has no such form is shown on the bucket collection only. Buckets are clustered by `_id`, which is not an
-//! index of its own.
+//! index of its own, and bins of a rollup by their time and key.
 
 use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::collections::StoredCollections;
-use crate::catalog::{Collection, IndexSpec, Namespace, Storage, StoredIndex};
+use crate::catalog::{Collection, IndexSpec, Namespace, Storage, StoredIndex, StoredRollup};
 use crate::error::Result;
 use crate::query::planner::access::ID_INDEX;
 use crate::timeseries::index::spec;
@@ -46,6 +46,16 @@ pub(crate) fn listed_indexes(collection: &Collection, side: IndexForm) -> Vec<Li
         .collect()
 }
 
+/// Returns the indexes of a rollup.
+pub(crate) fn rollup_indexes(rollup: &StoredRollup) -> Vec<ListedIndex> {
+    let all = rollup.indexes.all();
+    let listed = all.iter().map(|stored| ListedIndex {
+        stored: Arc::clone(stored),
+        spec: stored.spec.clone(),
+    });
+    listed.collect()
+}
+
 /// Returns the index on `_id`, if there is one, with the collation of the collection.
 pub(crate) fn id_index(collection: &Collection) -> Option<Document> {
     match collection.storage {
@@ -77,12 +87,16 @@ fn clustered_index(collection: &Collection) -> Option<Document> {
 impl StoredCollections {
     /// Returns the `$indexStats` of a collection; empty if it does not exist.
     pub(super) fn index_stats(&self, namespace: &Namespace) -> Result<Vec<Document>> {
-        let (collection, side) = match self.catalog.timeseries(namespace) {
-            Some(buckets) => (Some(buckets), IndexForm::User),
-            None => (self.catalog.collection(namespace), IndexForm::Stored),
-        };
-        let Some(collection) = collection else {
-            return Ok(Vec::new());
+        let (collection, indexes) = match self.catalog.rollup(namespace) {
+            Some(rollup) => (None, rollup_indexes(&rollup)),
+            None => {
+                let (collection, side) = match self.catalog.timeseries(namespace) {
+                    Some(buckets) => (Some(buckets), IndexForm::User),
+                    None => (self.catalog.collection(namespace), IndexForm::Stored),
+                };
+                let indexes = collection.as_ref().map(|c| listed_indexes(c, side));
+                (collection, indexes.unwrap_or_default())
+            }
         };
         let host = &self.services.host;
         let host = format!("{}:{}", host.hostname, host.port);
@@ -103,7 +117,9 @@ impl StoredCollections {
         };
         let started = self.services.started_ms();
         let mut out = Vec::new();
-        if let Some(spec) = id_index(&collection) {
+        if let Some((collection, spec)) =
+            collection.and_then(|c| id_index(&c).map(|spec| (c, spec)))
+        {
             let name = spec.get("name").as_str().unwrap_or(ID_INDEX).to_owned();
             out.push(entry(
                 &name,
@@ -113,7 +129,7 @@ impl StoredCollections {
                 false,
             ));
         }
-        for index in listed_indexes(&collection, side) {
+        for index in indexes {
             let stored = &index.stored;
             let since = stored.since_ms().max(started);
             let spec = index.spec.to_document();

@@ -10,8 +10,8 @@ use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
-    Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScanOptions, RecordSource,
-    RecordView, names_id_index,
+    Direction, EntryIter, RecordIter, RecordKey, RecordScanOptions, RecordSource, RecordView,
+    names_id_index,
 };
 use crate::write::{Arrivals, CollectionSnapshot, KeyBounds, Records, clustered_key};
 
@@ -47,14 +47,7 @@ impl RecordView for StoredRecordView {
         }
         let backward = direction == Direction::Backward;
         let entries = self.view.entries(index, start, end, backward)?;
-        Ok(Box::new(entries.map(|entry| {
-            let (key, type_bits, record) = entry?;
-            Ok(IndexEntry {
-                key,
-                type_bits,
-                record,
-            })
-        })))
+        Ok(Box::new(entries.map(|entry| entry.map(Into::into))))
     }
 
     fn record(&self, key: &[u8]) -> Result<Option<Document>> {

@@ -13,6 +13,7 @@
 
 mod bin_batch;
 mod fold;
+mod indexes;
 mod schedule;
 
 use std::sync::Arc;
@@ -53,9 +54,6 @@ const CHUNK_BINS_FIRST: usize = 16;
 
 /// Groups that one computation should return.
 const CHUNK_GROUPS: usize = 4_096;
-
-/// Bins deleted in one batch.
-const DELETED_BINS_MAX: usize = 16_384;
 
 /// Attempts to fold the marks before a freeze, while writers add others.
 const FREEZE_ATTEMPTS: usize = 8;
@@ -227,6 +225,7 @@ impl RollupRefresher {
             refresher: self,
             source: self.collections.rollup(namespace, rollup)?,
             rollup,
+            namespace: namespace.clone(),
             operation: OperationContext::internal(clock, &namespace.database),
             builder: Builder {
                 collections,
@@ -244,6 +243,7 @@ impl RollupRefresher {
 struct RefreshRun<'r> {
     refresher: &'r RollupRefresher,
     rollup: &'r Arc<StoredRollup>,
+    namespace: Namespace,
     source: Arc<RollupSource>,
     operation: OperationContext,
     builder: Builder,
@@ -467,7 +467,7 @@ impl RefreshRun<'_> {
         counter.fetch_add(bins as u64, Ordering::Relaxed);
     }
 
-    /// Adds a bin to a batch; a large one stays dirty.
+    /// Adds a bin to a batch. A large one, and one that cannot be indexed, stays dirty.
     fn store(&self, out: &mut BinBatch, bin: Document) -> Result<()> {
         let definition = &self.source.definition;
         let key = bin.get(KEY_FIELD).as_document().unwrap_or(DocRef::EMPTY);
@@ -477,19 +477,21 @@ impl RefreshRun<'_> {
         if definition.has_arrays(key) && !self.rollup.progress().has_arrays {
             self.note_arrays()?;
         }
-        if bin.as_bytes().len() > BIN_BYTES_MAX {
-            let span = (start, definition.bins.next(start));
-            let generation = self.rollup.progress().generation;
-            put_mark(
-                &mut out.batch,
-                self.rollup,
-                generation,
-                span,
-                Some(&key.to_document()),
-            );
-            return Ok(());
+        if bin.as_bytes().len() <= BIN_BYTES_MAX
+            && let Some(shown) = self.indexed(out, bin.as_ref())?
+        {
+            return self.put(out, start, bin, shown);
         }
-        self.put(out, start, bin)
+        let span = (start, definition.bins.next(start));
+        let generation = self.rollup.progress().generation;
+        put_mark(
+            &mut out.batch,
+            self.rollup,
+            generation,
+            span,
+            Some(&key.to_document()),
+        );
+        Ok(())
     }
 
     /// Stores, before such a bin, that a key has an array.
@@ -520,19 +522,6 @@ impl RefreshRun<'_> {
         change(&mut known);
         self.rollup.set_progress(known);
         Ok(())
-    }
-
-    fn delete_bins(&self, span: TimeSpan) -> Result<()> {
-        loop {
-            let mut batch = WriteBatch::new();
-            let is_done = self
-                .view()?
-                .delete_bins(&mut batch, span, DELETED_BINS_MAX)?;
-            self.commit_bins(batch)?;
-            if is_done {
-                return Ok(());
-            }
-        }
     }
 
     /// Keeps the bins that start before `cutoff_ms`; false if writers kept changing them.

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 
 use nilometer_bson::key_string::{self, KeyOrder};
-use nilometer_storage::WriteBatch;
+use nilometer_storage::{Direction, Snapshot, WriteBatch};
 
 use super::keys::{DocumentKeys, IndexKey};
 use super::{Index, keys};
@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// A range of key strings: first inclusive, second exclusive.
 pub type KeyRange = (Vec<u8>, Vec<u8>);
+
+/// A stored entry: key string, type bits, record key.
+pub type StoredEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Greater than every key string: no component begins with this byte.
 pub const END_OF_KEYS: u8 = 0xFF;
@@ -35,6 +38,23 @@ pub fn split(entry: &[u8], order: KeyOrder, components: usize) -> Result<(&[u8],
         )
     })?;
     Ok((&entry[..entry.len() - record.len()], record))
+}
+
+/// Returns the entries of an index whose bytes are at least `start` and less than `end`.
+pub fn scan(
+    snapshot: &dyn Snapshot,
+    index: &Index,
+    start: &[u8],
+    end: Option<&[u8]>,
+    direction: Direction,
+) -> Result<impl Iterator<Item = Result<StoredEntry>> + Send + use<>> {
+    let entries = snapshot.scan(index.stored.keyspace, start, end, direction)?;
+    let (order, components) = (index.order(), index.components());
+    Ok(entries.map(move |item| {
+        let (bytes, type_bits) = item?;
+        let (own, record) = split(&bytes, order, components)?;
+        Ok((own.to_vec(), type_bits.to_vec(), record.to_vec()))
+    }))
 }
 
 /// Adds puts of the entries of a record to a batch.

@@ -29,6 +29,7 @@ use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
+use crate::index::entry::StoredEntry;
 pub use crate::query::outputs::{
     Change, DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement,
 };
@@ -55,6 +56,15 @@ pub enum Direction {
     Forward,
     /// In reverse key order.
     Backward,
+}
+
+impl From<Direction> for nilometer_storage::Direction {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Forward => Self::Forward,
+            Direction::Backward => Self::Backward,
+        }
+    }
 }
 
 impl Direction {
@@ -209,6 +219,16 @@ pub struct IndexEntry {
     pub type_bits: Vec<u8>,
     /// The key of the record.
     pub record: RecordKey,
+}
+
+impl From<StoredEntry> for IndexEntry {
+    fn from((key, type_bits, record): StoredEntry) -> Self {
+        Self {
+            key,
+            type_bits,
+            record,
+        }
+    }
 }
 
 impl IndexEntry {

@@ -7,6 +7,9 @@
 //! [2] bin (8) key                                {k: key, s: [state, …]}
 //! ```
 //!
+//! The record of a bin in an index is what follows the first byte of its key. Entries are in keyspaces of their own
+//! ([`super::indexes`]).
+//!
 //! Bins and ends have their sign flipped, so that they order as instants. The end of the last bin is in the key of a mark: a
 //! mark never takes the place of a longer one.
 //!
@@ -23,6 +26,8 @@ use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot, WriteBat
 
 use crate::catalog::{BINS_VERSION_KEY, HEADER_KEY, RollupProgress, StoredRollup};
 use crate::error::{Error, ErrorCode, Result};
+use crate::index::Index;
+use crate::index::entry::{self, StoredEntry};
 
 const MARKS: u8 = 1;
 const BINS: u8 = 2;
@@ -34,6 +39,9 @@ pub const STATES_FIELD: &str = "s";
 
 /// A range of instants: the first, and the first after it.
 pub type TimeSpan = (i64, i64);
+
+/// The span of all bins.
+pub const BIN_TIMES: TimeSpan = (i64::MIN, i64::MAX);
 
 /// Bins of a series that may have changed since they were stored.
 #[derive(Clone, Debug)]
@@ -155,47 +163,62 @@ impl RollupView {
         bin.map(Some).ok_or_else(damaged)
     }
 
+    /// Returns the stored bin with this record.
+    pub fn bin_of_record(&self, record: &[u8]) -> Result<Option<StoredBin>> {
+        let stored = self
+            .snapshot
+            .get(self.keyspace, &[&[BINS], record].concat())?;
+        let bin = stored.map(|bytes| StoredBin::new(bytes).ok_or_else(damaged));
+        bin.transpose()
+    }
+
+    /// Returns the type bits of an entry of an index of the rollup; `None` if it is not there.
+    pub fn entry(&self, index: &Index, entry: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.snapshot.get(index.stored.keyspace, entry)?)
+    }
+
+    /// Returns the entries of an index of the rollup whose bytes are at least `start` and less than `end`.
+    pub fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<impl Iterator<Item = Result<StoredEntry>> + Send + use<>> {
+        entry::scan(&*self.snapshot, index, start, end, direction)
+    }
+
     /// Returns the stored bins that start within `span`, in order of time.
     pub fn bins(
         &self,
         span: TimeSpan,
     ) -> Result<Box<dyn Iterator<Item = Result<StoredBin>> + Send>> {
+        let records = self.records(span, None)?;
+        Ok(Box::new(records.map(|item| item.map(|(_, bin)| bin))))
+    }
+
+    /// Returns the stored bins that start within `span` and come after the record `after`, with their records, in order of time.
+    pub fn records(
+        &self,
+        span: TimeSpan,
+        after: Option<&[u8]>,
+    ) -> Result<impl Iterator<Item = Result<(Vec<u8>, StoredBin)>> + Send + use<>> {
         let end = match span.1 {
             i64::MAX => vec![BINS + 1],
             end => prefix(BINS, end),
         };
-        let start = prefix(BINS, span.0);
-        let scan = self
-            .snapshot
-            .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
-        Ok(Box::new(scan.map(|item| {
-            let (_, value) = item?;
-            StoredBin::new(value).ok_or_else(damaged)
-        })))
-    }
-
-    /// Deletes the stored bins that start at `from` or later and before `to`, at most `limit`; true if none is left.
-    pub fn delete_bins(
-        &self,
-        batch: &mut WriteBatch,
-        (from, to): TimeSpan,
-        limit: usize,
-    ) -> Result<bool> {
-        let end = match to {
-            i64::MAX => vec![BINS + 1],
-            to => prefix(BINS, to),
+        let start = match after {
+            Some(after) => [&[BINS], after, &[0]].concat(),
+            None => prefix(BINS, span.0),
         };
-        let start = prefix(BINS, from);
         let scan = self
             .snapshot
             .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
-        for (deleted, item) in scan.enumerate() {
-            if deleted == limit {
-                return Ok(false);
-            }
-            batch.delete(self.keyspace, item?.0.to_vec());
-        }
-        Ok(true)
+        Ok(scan.map(|item| {
+            let (key, value) = item?;
+            let bin = StoredBin::new(value).ok_or_else(damaged)?;
+            Ok((key.get(1..).unwrap_or_default().to_vec(), bin))
+        }))
     }
 }
 
@@ -233,6 +256,24 @@ pub fn put_bin(batch: &mut WriteBatch, rollup: &StoredRollup, start_ms: i64, bin
         bin.get(KEY_FIELD).as_document().unwrap_or(DocRef::EMPTY),
     );
     batch.put(rollup.keyspace, key, bin.into_bytes());
+}
+
+/// Removes the bin with this record.
+pub fn delete_record(batch: &mut WriteBatch, rollup: &StoredRollup, record: &[u8]) {
+    batch.delete(rollup.keyspace, [&[BINS], record].concat());
+}
+
+/// Returns the record of the bin with this key.
+pub fn bin_record(start_ms: i64, key: DocRef<'_>) -> Vec<u8> {
+    let mut record = bin_key(start_ms, key);
+    record.remove(0);
+    record
+}
+
+/// Returns the start of the bin with this record; `None` if the record is damaged.
+pub fn record_time(record: &[u8]) -> Option<i64> {
+    let start = record.first_chunk::<8>()?;
+    Some(i64::from_be_bytes(*start) ^ i64::MIN)
 }
 
 /// Removes the bin with this key.
@@ -370,8 +411,16 @@ mod tests {
         engine.commit(batch, Durability::Buffered).unwrap();
         let view = RollupView::open(&*engine, &rollup).unwrap();
         assert_eq!(view.bins((i64::MIN, i64::MAX)).unwrap().count(), 2);
-        let mut batch = WriteBatch::new();
-        assert!(!view.delete_bins(&mut batch, (0, i64::MAX), 0).unwrap());
-        assert!(view.delete_bins(&mut batch, (0, i64::MAX), 9).unwrap());
+        let records = |after: Option<&[u8]>| -> Vec<Vec<u8>> {
+            let found = view.records((-10, i64::MAX), after).unwrap();
+            found.map(|item| item.unwrap().0).collect()
+        };
+        let all = records(None);
+        assert_eq!(all.len(), 2);
+        assert_eq!(records(Some(&all[0])), all[1..]);
+        assert_eq!(record_time(&all[0]), Some(-10));
+        let bin = view.bin_of_record(&all[1]).unwrap().unwrap();
+        let bin_key = bin.as_doc().get("k").as_document().unwrap();
+        assert_eq!(bin_record(10, bin_key), all[1]);
     }
 }

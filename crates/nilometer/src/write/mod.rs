@@ -41,4 +41,4 @@ pub use rebuild::RebuildCounts;
 pub use records::{KeyBounds, RecordScan, Records, clustered_key};
 pub(crate) use transaction::RecordChanges;
 pub use validator::{DocumentChecks, Validator};
-pub use view::{CollectionSnapshot, SnapshotEntry};
+pub use view::CollectionSnapshot;

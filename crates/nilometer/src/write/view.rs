@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 
 use nilometer_bson::Document;
-use nilometer_storage::{Direction, KeyspaceId, Scan, Snapshot};
+use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::near_reads::NearReads;
 use super::records::{Records, document, keyspaces};
 use crate::catalog::Collection;
 use crate::error::Result;
-use crate::index::{Index, entry};
+use crate::index::Index;
+use crate::index::entry::{self, StoredEntry};
 
 /// A snapshot and the keyspaces of a collection.
 pub struct CollectionSnapshot {
@@ -18,9 +19,6 @@ pub struct CollectionSnapshot {
     id_index: Option<KeyspaceId>,
     near: RefCell<NearReads>,
 }
-
-/// An entry: key string, type bits, record key.
-pub type SnapshotEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 impl Records {
     /// Returns a view of the current state.
@@ -53,23 +51,21 @@ impl CollectionSnapshot {
         start: &[u8],
         end: Option<&[u8]>,
         backward: bool,
-    ) -> Result<impl Iterator<Item = Result<SnapshotEntry>> + Send + use<>> {
+    ) -> Result<Box<dyn Iterator<Item = Result<StoredEntry>> + Send>> {
         let direction = if backward {
             Direction::Backward
         } else {
             Direction::Forward
         };
         let keyspace = index.stored.keyspace;
-        let scan: Scan = self.snapshot.scan(keyspace, start, end, direction)?;
-        let is_id = Some(keyspace) == self.id_index;
-        let (order, components) = (index.order(), index.components());
-        Ok(scan.map(move |item| {
+        if Some(keyspace) != self.id_index {
+            let entries = entry::scan(&*self.snapshot, index, start, end, direction)?;
+            return Ok(Box::new(entries));
+        }
+        let entries = self.snapshot.scan(keyspace, start, end, direction)?;
+        Ok(Box::new(entries.map(|item| {
             let (key, value) = item?;
-            if is_id {
-                return Ok((key.to_vec(), Vec::new(), value.to_vec()));
-            }
-            let (own, record) = entry::split(&key, order, components)?;
-            Ok((own.to_vec(), value.to_vec(), record.to_vec()))
-        }))
+            Ok((key.to_vec(), Vec::new(), value.to_vec()))
+        })))
     }
 }

@@ -33,6 +33,7 @@ mod retryable_writes;
 mod rewrites;
 mod rollup_crowds;
 mod rollup_definitions;
+mod rollup_indexes;
 mod rollup_open_bins;
 mod rollup_stored;
 mod rollups;

@@ -55,10 +55,6 @@ fn definitions_are_checked_and_shown() {
             doc! {"insert": "r", "documents": array![doc! {"t": 1}]},
             166,
         ),
-        (
-            doc! {"createIndexes": "r", "indexes": array![doc! {"key": doc! {"t": 1}, "name": "t"}]},
-            166,
-        ),
         (doc! {"find": "r", "hint": "t_1"}, 2),
         (doc! {"collMod": "r", "viewOn": "plain"}, 72),
         (doc! {"refreshRollup": "ts"}, 26),

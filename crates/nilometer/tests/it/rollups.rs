@@ -13,6 +13,7 @@ use nilometer_storage::testing::effort;
 use nilometer_storage::{Engine, MemoryEngine};
 
 use crate::random::Random;
+use crate::rollup_indexes::{index_change, indexed_filter, is_true};
 use crate::support::{Fixture, show};
 
 pub(crate) const START_MS: i64 = 1_700_006_400_000;
@@ -250,7 +251,15 @@ impl History {
     }
 
     fn step(&mut self) {
-        let choice = self.random.below(16);
+        let choice = self.random.below(18);
+        if choice >= 16 && self.created > 0 {
+            let name = self.rollups[self.random.below(self.created as u64) as usize].name;
+            let command = index_change(&mut self.random, name);
+            self.log.push(show(&command));
+            // An index may be there, or not, and arrays in two of its fields refuse it.
+            self.fixture.reply(command);
+            return;
+        }
         let command = match choice {
             0..=6 => {
                 let documents = self.measurements();
@@ -359,7 +368,22 @@ impl History {
 
     fn check(&mut self) {
         self.check_planner();
-        let stage = match self.random.below(5) {
+        let stage = match self.random.below(10) {
+            5 => doc! {"$match": indexed_filter(&mut self.random, self.at)},
+            6..=9 => {
+                let (one, other) = (
+                    indexed_filter(&mut self.random, self.at),
+                    indexed_filter(&mut self.random, self.at),
+                );
+                let of = if self.random.below(3) == 0 {
+                    "$or"
+                } else {
+                    "$and"
+                };
+                let mut both = DocumentBuilder::new();
+                both.append(of, array![one, other]);
+                doc! {"$match": both.finish()}
+            }
             0 => {
                 let from = self.at - self.random.below(90) as i64 * HOUR_MS / 2;
                 doc! {"$match": doc! {"t": doc! {"$gte": Value::DateTime(from), "$lt": Value::DateTime(from + DAY_MS)}}}
@@ -383,6 +407,14 @@ impl History {
                 .all(doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": doc! {}});
             let found = self.fixture.all(
                 doc! {"aggregate": rolled.name, "pipeline": array![stage.clone()], "cursor": doc! {}},
+            );
+            let checked = self.fixture.run(doc! {"validate": rolled.name});
+            assert!(
+                is_true(checked.get("valid")),
+                "seed {}: {}\n{}",
+                self.seed,
+                show(&checked),
+                self.log.join("\n")
             );
             let (expected, found) = (normal(&expected), normal(&found));
             if expected != found {

@@ -58,8 +58,20 @@ fn run(
         args.boolean(flag)?;
     }
     let repair = args.boolean("repair")?.unwrap_or(false);
-    let collection = collection(database, &namespace)?;
     let interrupt = || context.operation.check_interrupt();
+    if let Some(rollup) = database.catalog().rollup(&namespace) {
+        if repair {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                "'repair' is for ordinary collections: drop the indexes of a rollup and create them again",
+            ));
+        }
+        let found = database
+            .rollups()
+            .validate(&namespace, &rollup, &interrupt)?;
+        return Ok(reply(&namespace, &found, None));
+    }
+    let collection = collection(database, &namespace)?;
     let is_bucketed = collection.timeseries.is_some();
     if repair && is_bucketed {
         return Err(Error::new(
@@ -78,7 +90,7 @@ fn run(
     if let Some(miscount) = found.miscount {
         database.timeseries().correct_count(&collection, miscount)?;
     }
-    Ok(reply(&collection, &found, rebuilt))
+    Ok(reply(&collection.namespace, &found, rebuilt))
 }
 
 /// The data to check.
@@ -98,7 +110,7 @@ fn collection(database: &Database, namespace: &Namespace) -> Result<Arc<Collecti
     }
 }
 
-fn reply(collection: &Collection, found: &Validation, rebuilt: Option<RebuildCounts>) -> Document {
+fn reply(namespace: &Namespace, found: &Validation, rebuilt: Option<RebuildCounts>) -> Document {
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let errors = found.problems.iter().map(Value::from).collect::<Array>();
     let mut keys = nilometer_bson::DocumentBuilder::new();
@@ -111,7 +123,7 @@ fn reply(collection: &Collection, found: &Validation, rebuilt: Option<RebuildCou
         .map(|miscount| format!("{miscount}: corrected"));
     let warnings = non_compliant.into_iter().chain(miscount);
     let reply = doc! {
-        "ns": collection.namespace.to_string(),
+        "ns": namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
         "nNonCompliantDocuments": count(found.non_compliant),
         "nrecords": count(found.checked),

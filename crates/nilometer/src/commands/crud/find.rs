@@ -31,10 +31,11 @@ use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage, meta,
 };
+use crate::query::planner::access::bins::BinHint;
 use crate::query::planner::access::choose::filter_shape_of;
 use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::cut::not_over_partitions;
-use crate::query::planner::logical::LogicalSource;
+use crate::query::planner::logical::{LogicalRollup, LogicalSource};
 use crate::query::planner::physical::{AccessPath, Input};
 use crate::query::source::Direction;
 use crate::services::LatencyClass;
@@ -381,6 +382,7 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
                     scan.is_natural = true;
                 }
                 LogicalSource::Partitions(scan) => scan.hint = hint.to_value(),
+                LogicalSource::Rollup(LogicalRollup::Documents(_, own)) => *own = BinHint::Natural,
                 LogicalSource::Nothing | LogicalSource::FirstStage | LogicalSource::Rollup(_) => {}
             }
             return Ok(());
@@ -397,7 +399,12 @@ pub(crate) fn apply_hint(source: &mut LogicalSource, hint: ValueRef<'_>) -> Resu
             scan.hint = hint.to_value();
             true
         }
-        LogicalSource::Rollup(_) => false,
+        LogicalSource::Rollup(LogicalRollup::Documents(rollup, own)) => {
+            let named = Hint::of(hint);
+            *own = BinHint::named(&rollup.stored, &named.ok_or_else(hint::unknown)?)?;
+            true
+        }
+        LogicalSource::Rollup(LogicalRollup::States(_)) => false,
         LogicalSource::Records(scan) => {
             let forced = Hint::of(hint).map(|hint| Forced {
                 hint,

@@ -4,7 +4,7 @@
 mod index;
 mod unique;
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -13,6 +13,7 @@ use index::IndexChange;
 use super::create::{
     IMAGES, changed_options, check_expire_after, check_graph, images, parse_pipeline, stored_images,
 };
+use super::indexes::IndexOwner;
 use super::{capped, collection_uuid, validation};
 use crate::args::Args;
 use crate::catalog::{
@@ -139,7 +140,7 @@ impl CollectionChange<'_> {
         }
     }
 
-    fn timeseries(&self, buckets: &Collection) -> Result<Document> {
+    fn timeseries(&self, buckets: &Arc<Collection>) -> Result<Document> {
         let args = self.args;
         self.refuse(NOT_FOR_TIMESERIES, "time-series collection")?;
         // Changes of different parts of the catalog are separate commands.
@@ -160,7 +161,8 @@ impl CollectionChange<'_> {
             _ => buckets.timeseries.clone(),
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
-        let index = index::parse(args, buckets, IndexForm::User)?;
+        let owner = IndexOwner::Collection(Arc::clone(buckets), IndexForm::User);
+        let index = index::parse(args, &owner)?;
         let widths = buckets.has_other_widths(timeseries.as_ref());
         let mixed_schema = mixed_schema(buckets, args)?;
         let changed = timeseries.as_ref().map(DuplicateRule::of);
@@ -181,22 +183,18 @@ impl CollectionChange<'_> {
                 .bucket_catalog
                 .clear(buckets.uuid);
         }
-        self.change_index(buckets, index)
+        self.change_index(&owner, index)
     }
 
-    fn change_index(
-        &self,
-        collection: &Collection,
-        index: Option<IndexChange>,
-    ) -> Result<Document> {
+    fn change_index(&self, owner: &IndexOwner, index: Option<IndexChange>) -> Result<Document> {
         match index {
-            Some(change) => change.apply(self.database, collection),
+            Some(change) => change.apply(self.database, owner),
             None => Ok(Document::new()),
         }
     }
 
     /// Changes buckets by their own name: the options of the collection are changed through it.
-    fn buckets(&self, buckets: &Collection) -> Result<Document> {
+    fn buckets(&self, buckets: &Arc<Collection>) -> Result<Document> {
         let of_collection = [&["timeseries"], validation::NAMES].concat();
         if self.given(&of_collection).is_some() {
             return Err(Error::new(
@@ -209,16 +207,17 @@ impl CollectionChange<'_> {
         }
         self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
         let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
-        let index = index::parse(self.args, buckets, IndexForm::Stored)?;
+        let owner = IndexOwner::Collection(Arc::clone(buckets), IndexForm::Stored);
+        let index = index::parse(self.args, &owner)?;
         let mixed_schema = mixed_schema(buckets, self.args)?;
         let timeseries = buckets.timeseries.clone();
         self.database
             .catalog()
             .change_options(buckets, options, timeseries, mixed_schema)?;
-        self.change_index(buckets, index)
+        self.change_index(&owner, index)
     }
 
-    fn ordinary(&self, collection: &Collection) -> Result<Document> {
+    fn ordinary(&self, collection: &Arc<Collection>) -> Result<Document> {
         self.refuse(OF_VIEWS, "collection")?;
         let not_here: &[&str] = match collection.is_clustered() {
             true => &["timeseries", MIXED_SCHEMA],
@@ -240,14 +239,15 @@ impl CollectionChange<'_> {
             return Err(index::dry_run_alone());
         }
         let options = self.ordinary_options(collection)?;
-        let index = index::parse(self.args, collection, IndexForm::Stored)?;
+        let owner = IndexOwner::Collection(Arc::clone(collection), IndexForm::Stored);
+        let index = index::parse(self.args, &owner)?;
         // A command that changes nothing is stored, too: change streams show it.
         if index.is_none() || options != collection.options {
             self.database
                 .catalog()
                 .change_options(collection, options, None, false)?;
         }
-        self.change_index(collection, index)
+        self.change_index(&owner, index)
     }
 
     /// Returns the changed options of an ordinary collection.
@@ -281,17 +281,26 @@ impl CollectionChange<'_> {
     /// Changes the collection or the pipeline of a view, or both.
     fn view(&self, view: &View) -> Result<Document> {
         if let Some(rollup) = &view.rollup {
-            let own = ["rollup", "expireAfterSeconds", collection_uuid::NAME];
+            let own = [
+                "rollup",
+                "expireAfterSeconds",
+                "index",
+                collection_uuid::NAME,
+            ];
             let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
             if let Some(name) = others.find(|name| self.body.contains(name)) {
                 return Err(Error::invalid_options(format!(
                     "option not supported on a rollup: {name}"
                 )));
             }
+            let owner = IndexOwner::Rollup(self.namespace.clone(), Arc::clone(rollup));
+            let index = index::parse(self.args, &owner)?;
             let options = changed_options(self.args, rollup.options())?;
-            let catalog = self.database.catalog();
-            catalog.modify_rollup(&self.namespace, options)?;
-            return Ok(Document::new());
+            if index.is_none() || options != rollup.options() {
+                let catalog = self.database.catalog();
+                catalog.modify_rollup(&self.namespace, options)?;
+            }
+            return self.change_index(&owner, index);
         }
         let own = [OF_VIEWS, &[collection_uuid::NAME]].concat();
         let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));

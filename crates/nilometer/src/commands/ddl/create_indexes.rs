@@ -19,12 +19,15 @@ mod text;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, ValueRef};
 
+use super::indexes::IndexOwner;
 use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
+use crate::catalog::{
+    CatalogEntry, Collection, IndexSpec, Indexes, Namespace, StoredIndex, StoredRollup,
+};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
@@ -68,6 +71,8 @@ enum IndexTarget {
     Timeseries,
     /// Buckets, addressed by their own name.
     Buckets,
+    /// The bins of a rollup.
+    Rollup,
 }
 
 fn run(
@@ -84,13 +89,16 @@ fn run(
     if !args.value("commitQuorum").is_missing() {
         return Err(Error::bad_value("Standalones cannot specify commitQuorum"));
     }
+    if let Some(rollup) = database.catalog().rollup(&namespace) {
+        return on_rollup(database, context, &args, (&namespace, &rollup));
+    }
     let (target, collection) = find(database, &namespace)?;
     let place = IndexPlace {
         target,
         collection: collection.as_deref(),
-        ignore_unknown: args.boolean("ignoreUnknownIndexOptions")?.unwrap_or(false),
+        ignore_unknown: ignores_unknown(&args)?,
     };
-    let wanted = wanted(&args, &place)?;
+    let wanted = wanted(descriptions(&args)?, &place)?;
     let created = collection.is_none();
     let collection = match collection {
         Some(found) => found,
@@ -101,15 +109,46 @@ fn run(
     };
     let before = indexes::count(&collection);
     let made = make(database, context, &collection, &wanted)?;
+    let is_changed = made > 0 || created;
+    Ok(reply(
+        (before, indexes::count(&collection)),
+        is_changed.then_some(created),
+    ))
+}
+
+/// Returns the reply: the number of indexes before and after; `created` says whether the command has created the collection,
+/// `None` that it has changed nothing.
+fn reply((before, after): (i32, i32), created: Option<bool>) -> Document {
     let mut reply = DocumentBuilder::new();
     reply.append("numIndexesBefore", before);
-    reply.append("numIndexesAfter", indexes::count(&collection));
-    if made == 0 && !created {
-        reply.append("note", "all indexes already exist");
-    } else {
-        reply.append("createdCollectionAutomatically", created);
+    reply.append("numIndexesAfter", after);
+    match created {
+        None => reply.append("note", "all indexes already exist"),
+        Some(created) => reply.append("createdCollectionAutomatically", created),
+    };
+    reply.finish()
+}
+
+fn ignores_unknown(args: &Args<'_>) -> Result<bool> {
+    Ok(args.boolean("ignoreUnknownIndexOptions")?.unwrap_or(false))
+}
+
+/// Creates indexes of the bins of a rollup.
+fn on_rollup(
+    database: &Database,
+    context: &CommandContext<'_>,
+    args: &Args<'_>,
+    (namespace, rollup): (&Namespace, &Arc<StoredRollup>),
+) -> Result<Document> {
+    let wanted = of_rollup(descriptions(args)?, ignores_unknown(args)?)?;
+    if database.catalog().is_of_transaction() {
+        return Err(not_in_transaction("existing", namespace));
     }
-    Ok(reply.finish())
+    let owner = IndexOwner::Rollup(namespace.clone(), Arc::clone(rollup));
+    let before = owner.count();
+    let pace = || context.operation.check_interrupt();
+    let made = add_to_rollup(database, (namespace, rollup), &wanted, &pace)?;
+    Ok(reply((before, owner.count()), (made > 0).then_some(false)))
 }
 
 /// Returns the collection `namespace`, or the buckets behind it.
@@ -138,16 +177,47 @@ fn find(
     }
 }
 
-fn wanted(args: &Args<'_>, place: &IndexPlace<'_>) -> Result<Vec<IndexSpec>> {
-    let mut wanted = Vec::new();
+/// Reads definitions of indexes of a rollup.
+pub(super) fn of_rollup(
+    descriptions: ArrayRef<'_>,
+    ignore_unknown: bool,
+) -> Result<Vec<IndexSpec>> {
+    let place = IndexPlace {
+        target: IndexTarget::Rollup,
+        collection: None,
+        ignore_unknown,
+    };
+    wanted(descriptions, &place)
+}
+
+/// Creates the indexes that a rollup does not have; returns their number.
+pub(super) fn add_to_rollup(
+    database: &Database,
+    (namespace, rollup): (&Namespace, &Arc<StoredRollup>),
+    wanted: &[IndexSpec],
+    pace: &dyn Fn() -> Result<()>,
+) -> Result<usize> {
+    let choose = |there: &Indexes| Ok(conflict::decide(namespace, there, wanted, 0)?.new);
+    let rollups = database.rollups();
+    rollups.create_indexes(namespace, rollup, choose, pace)
+}
+
+/// Returns the definitions of a command.
+fn descriptions<'a>(args: &Args<'a>) -> Result<ArrayRef<'a>> {
     let descriptions = args.required_array("indexes")?;
     if descriptions.is_empty() {
         return Err(Error::bad_value(
             "Must specify at least one index to create",
         ));
     }
+    Ok(descriptions)
+}
+
+fn wanted(descriptions: ArrayRef<'_>, place: &IndexPlace<'_>) -> Result<Vec<IndexSpec>> {
+    let mut wanted = Vec::new();
     for description in descriptions.iter() {
         let ValueRef::Document(description) = description else {
+            let args = Args::new("createIndexes", DocRef::EMPTY);
             return Err(args.wrong_type("indexes", description, "object"));
         };
         if let ParsedIndex::Index(spec) = spec::parse(description, place)? {
@@ -196,13 +266,16 @@ fn refusal(database: &Database, collection: &Collection) -> Result<Option<Error>
         true if database.has_documents(collection)? => "non-empty",
         true => return Ok(None),
     };
-    Ok(Some(Error::new(
+    Ok(Some(not_in_transaction(kind, &collection.namespace)))
+}
+
+fn not_in_transaction(kind: &str, namespace: &Namespace) -> Error {
+    Error::new(
         ErrorCode::OperationNotSupportedInTransaction,
         format!(
-            "Cannot create new indexes on {kind} collection {} in a multi-document transaction.",
-            collection.namespace
+            "Cannot create new indexes on {kind} collection {namespace} in a multi-document transaction."
         ),
-    )))
+    )
 }
 
 /// Waits until these indexes are built; false if a build was aborted.

@@ -5,14 +5,14 @@
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use nilometer_storage::KeyspaceId;
 
+use super::indexes::IndexOwner;
 use super::{collection_uuid, indexes};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{Collection, Namespace};
+use crate::catalog::Namespace;
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
-use crate::database::indexes::IndexForm;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::operation::Request;
 
@@ -42,55 +42,38 @@ fn run(
     let args = Args::new("dropIndexes", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.command_target("dropIndexes")?)?;
     collection_uuid::check(database, &args, &namespace)?;
-    let (collection, side) = indexes::collection(database, &namespace, "ns not found")?;
-    let before = indexes::count(&collection);
+    let owner = indexes::owner(database, &namespace, "ns not found")?;
     let mut reply = DocumentBuilder::new();
-    reply.append("nIndexesWas", before);
+    reply.append("nIndexesWas", owner.count());
     let doomed = match args.value("index") {
         ValueRef::Missing => return Err(args.missing("index")),
         ValueRef::String(ALL) => {
             reply.append("msg", "non-_id indexes dropped for collection");
-            None
+            owner.keyspaces()
         }
-        which => Some(chosen(&args, &collection, side, which)?),
+        which => chosen(&args, &owner, which)?,
     };
-    database.catalog().drop_indexes(&collection, |there| {
-        let keyspaces = there.iter().map(|index| index.keyspace);
-        Ok(match doomed {
-            None => keyspaces.collect(),
-            // Another command dropped it meanwhile.
-            Some(doomed) => keyspaces.filter(|k| doomed.contains(k)).collect(),
-        })
-    })?;
+    owner.drop(database, &doomed)?;
     Ok(reply.finish())
 }
 
-fn chosen(
-    args: &Args<'_>,
-    collection: &Collection,
-    side: IndexForm,
-    which: ValueRef<'_>,
-) -> Result<Vec<KeyspaceId>> {
-    if indexes::is_id_index(collection, which) {
-        return Err(cannot_drop_id(collection));
+fn chosen(args: &Args<'_>, owner: &IndexOwner, which: ValueRef<'_>) -> Result<Vec<KeyspaceId>> {
+    if owner.is_id_index(which) {
+        return Err(cannot_drop_id(owner));
     }
     match which {
-        ValueRef::String(name) => Ok(vec![
-            indexes::named(collection, side, name)?.stored.keyspace,
-        ]),
-        ValueRef::Document(key) => Ok(vec![
-            indexes::with_key(collection, side, key)?.stored.keyspace,
-        ]),
+        ValueRef::String(name) => Ok(vec![owner.named(name)?.stored.keyspace]),
+        ValueRef::Document(key) => Ok(vec![owner.with_key(key)?.stored.keyspace]),
         ValueRef::Array(names) => {
             let mut doomed = Vec::new();
             for name in names.iter() {
                 let ValueRef::String(text) = name else {
                     return Err(args.wrong_type("index", name, "string"));
                 };
-                if indexes::is_id_index(collection, name) {
-                    return Err(cannot_drop_id(collection));
+                if owner.is_id_index(name) {
+                    return Err(cannot_drop_id(owner));
                 }
-                doomed.push(indexes::named(collection, side, text)?.stored.keyspace);
+                doomed.push(owner.named(text)?.stored.keyspace);
             }
             Ok(doomed)
         }
@@ -98,8 +81,8 @@ fn chosen(
     }
 }
 
-fn cannot_drop_id(collection: &Collection) -> Error {
-    if collection.is_clustered() {
+fn cannot_drop_id(owner: &IndexOwner) -> Error {
+    if owner.collection().is_some_and(|c| c.is_clustered()) {
         return Error::location(
             location::CLUSTERED_INDEX_DROPPED,
             "It is illegal to drop the clusteredIndex",

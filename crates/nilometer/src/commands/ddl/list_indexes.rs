@@ -10,7 +10,6 @@ use crate::commands::cursor_reply::{listing_batch_size, open_listing};
 use crate::commands::generic::RAW_DATA;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
-use crate::database::indexes::{id_index, listed_indexes};
 use crate::error::Result;
 use crate::operation::Request;
 
@@ -54,9 +53,9 @@ fn run(
 }
 
 fn indexes_of(database: &Database, namespace: &Namespace) -> Result<Vec<Document>> {
-    let (collection, side) = indexes::collection(database, namespace, "ns does not exist:")?;
-    let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
-    let others = listed_indexes(&collection, side);
+    let owner = indexes::owner(database, namespace, "ns does not exist:")?;
+    let mut listed: Vec<Document> = owner.id_index().into_iter().collect();
+    let others = owner.listed();
     listed.extend(others.iter().map(|index| index.spec.to_document()));
     Ok(listed)
 }

@@ -91,7 +91,9 @@ pub(super) fn create_indexes(
         }
     }
     let is_new = database.catalog().get(&namespace).is_none();
-    placed(database, &context.operation, router, &namespace)?;
+    if database.catalog().rollup(&namespace).is_none() {
+        placed(database, &context.operation, router, &namespace)?;
+    }
     let _changes = router.lock_changes();
     in_partitions(database, context, request, &namespace)?;
     let reply = (context.spec.handler)(database, context, request)?;

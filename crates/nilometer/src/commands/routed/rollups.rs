@@ -53,7 +53,7 @@ pub(super) fn creation_of(database: &Database, namespace: &Namespace) -> Result<
     Ok(create.finish())
 }
 
-/// Creates the rollups that stand on a time series, directly or not, in partitions that may lack them.
+/// Creates the rollups that stand on a time series, directly or not, with their indexes, in partitions that may lack them.
 pub(super) fn spread(
     database: &Database,
     operation: &OperationContext,

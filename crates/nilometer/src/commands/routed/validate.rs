@@ -3,7 +3,7 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, ValueRef};
 
 use super::change::without_ok;
-use super::{is_true, read, router_of, stats, sum, writable};
+use super::{is_true, read, rollups, router_of, stats, sum, writable};
 use crate::args::Args;
 use crate::commands::CommandContext;
 use crate::database::Database;
@@ -21,7 +21,7 @@ pub(super) fn run(
     let router = router_of(database);
     let args = Args::new("validate", request.body.as_ref());
     let namespace = writable(context.database_name(), args.required_string("validate")?)?;
-    let Some(placement) = router.placement(&namespace) else {
+    let Some(placement) = rollups::place_of(database, &namespace) else {
         // The router's own catalog says what is wrong with it.
         return (context.spec.handler)(database, context, request);
     };

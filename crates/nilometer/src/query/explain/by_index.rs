@@ -56,6 +56,11 @@ pub(super) fn summary(access: &IndexAccess) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the tree of the index scans alone.
+pub(super) fn keys(access: &IndexAccess) -> Document {
+    key_tree(access, false, None)
+}
+
 fn key_tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStats>) -> Document {
     let each = |at: usize| stats.and_then(|s| s.scans.get(at)).map(|s| &**s);
     match &access.keys {

@@ -28,7 +28,7 @@ use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::{
     AccessPath, BucketInput, BucketOrder, Input, MetaInput, PhysicalPlan, PhysicalSort,
-    PhysicalStage, RecordInput,
+    PhysicalStage, RecordInput, RollupInput,
 };
 use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
 
@@ -233,7 +233,10 @@ pub fn plan_summary(plan: &PhysicalPlan) -> Arc<str> {
         },
         Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
         Input::Partitions(input) => Arc::from(stage_name(input)),
-        Input::Rollup(_) => Arc::from("ROLLUP"),
+        Input::Rollup(input) => match &input.index {
+            Some(access) => Arc::from(by_index::summary(access)),
+            None => Arc::from("ROLLUP"),
+        },
     }
 }
 
@@ -371,6 +374,14 @@ fn bucket_step(input: &BucketInput) -> Document {
     buckets_read(input, filter)
 }
 
+/// Describes how the bins of a rollup are read.
+fn rollup_step(input: &RollupInput) -> Document {
+    let mut out = DocumentBuilder::extending(input.explain());
+    let keys = input.index.as_ref().map(|access| by_index::keys(access));
+    out.append("inputStage", keys);
+    out.finish()
+}
+
 /// Describes how buckets are read, with the filter of the scan.
 pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     let mut out = DocumentBuilder::new();
@@ -443,7 +454,7 @@ fn scan_step(plan: &PhysicalPlan, execution: Option<Execution<'_>>) -> Document 
         Input::Buckets(input) => above_buckets(plan, input),
         Input::Metas(input) => meta_step(input),
         Input::Partitions(input) => partitions::step(input),
-        Input::Rollup(input) => input.explain(),
+        Input::Rollup(input) => rollup_step(input),
     }
 }
 

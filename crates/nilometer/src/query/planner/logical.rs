@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nilometer_bson::Value;
 
+use super::access::bins::BinHint;
 use super::access::hint::Forced;
 use super::physical::RollupInput;
 use crate::eval::matcher::MatchExpression;
@@ -50,8 +51,8 @@ pub enum LogicalSource {
 /// What is read of a rollup.
 #[derive(Clone)]
 pub enum LogicalRollup {
-    /// Its documents.
-    Documents(Arc<RollupSource>),
+    /// Its documents, and what the query says about its indexes.
+    Documents(Arc<RollupSource>, BinHint),
     /// Its states, in the place of the measurements that they summarize.
     States(Box<RollupInput>),
 }

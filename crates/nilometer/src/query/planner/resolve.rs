@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value};
 
+use super::access::bins::BinHint;
 use super::logical::{
     LogicalMeasurements, LogicalPartitions, LogicalRecords, LogicalRollup, LogicalSource,
 };
@@ -73,7 +74,9 @@ pub fn resolve(
                 scan.rollup = Some(rollup);
                 LogicalSource::Partitions(Box::new(scan))
             }
-            Resolved::Rollup(rollup) => LogicalSource::Rollup(LogicalRollup::Documents(rollup)),
+            Resolved::Rollup(rollup) => {
+                LogicalSource::Rollup(LogicalRollup::Documents(rollup, BinHint::None))
+            }
             Resolved::View(view) => {
                 check_collation(cx, &view, &format!("{db}.{name}"))?;
                 // The stages of a view cannot use variables of the query.

@@ -5,10 +5,9 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::unique;
 use crate::args::{Args, truncated_i64};
-use crate::catalog::Collection;
-use crate::commands::ddl::indexes;
+use crate::commands::ddl::indexes::IndexOwner;
 use crate::database::Database;
-use crate::database::indexes::{IndexForm, ListedIndex};
+use crate::database::indexes::ListedIndex;
 use crate::error::{Error, Result};
 
 /// The fields of `index`.
@@ -22,11 +21,7 @@ const FIELDS: &[&str] = &[
 ];
 
 /// Parses the change of an index, if the command has one.
-pub(super) fn parse(
-    args: &Args<'_>,
-    collection: &Collection,
-    side: IndexForm,
-) -> Result<Option<IndexChange>> {
+pub(super) fn parse(args: &Args<'_>, owner: &IndexOwner) -> Result<Option<IndexChange>> {
     let Some(given) = args.nested("index", FIELDS)? else {
         return Ok(None);
     };
@@ -40,18 +35,18 @@ pub(super) fn parse(
             "no expireAfterSeconds, hidden, unique, or prepareUnique field",
         ));
     }
-    if indexes::is_id_index(collection, which) {
+    if owner.is_id_index(which) {
         return Err(match hidden {
             Some(true) => Error::bad_value("can't hide _id index"),
             _ => Error::invalid_options("the _id index cannot be changed"),
         });
     }
     let index = match which {
-        ValueRef::String(name) => indexes::named(collection, side, name)?,
-        ValueRef::Document(key) => indexes::with_key(collection, side, key)?,
+        ValueRef::String(name) => owner.named(name)?,
+        ValueRef::Document(key) => owner.with_key(key)?,
         _ => return Ok(None),
     };
-    if (unique.is_some() || prepare_unique.is_some()) && collection.timeseries.is_some() {
+    if (unique.is_some() || prepare_unique.is_some()) && !is_ordinary(owner) {
         return Err(Error::invalid_options(
             "unique indexes are not for time-series collections",
         ));
@@ -72,7 +67,7 @@ pub(super) fn parse(
     }
     let expire_after_seconds = match expiry {
         ValueRef::Missing => None,
-        value => Some(seconds(value, collection, &index)?),
+        value => Some(seconds(value, owner, &index)?),
     };
     Ok(Some(IndexChange {
         index,
@@ -82,6 +77,13 @@ pub(super) fn parse(
         becomes_unique,
         dry_run,
     }))
+}
+
+/// True if these are the indexes of an ordinary collection.
+fn is_ordinary(owner: &IndexOwner) -> bool {
+    owner
+        .collection()
+        .is_some_and(|collection| collection.timeseries.is_none())
 }
 
 /// Refuses `dryRun` without `unique`.
@@ -104,7 +106,7 @@ fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
 }
 
 /// Checks that the index may expire documents: it does already, or could have been created so.
-fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ListedIndex) -> Result<i64> {
+fn seconds(value: ValueRef<'_>, owner: &IndexOwner, index: &ListedIndex) -> Result<i64> {
     let Some(seconds) = truncated_i64(value) else {
         return Err(Error::invalid_options(
             "expireAfterSeconds field must be a number",
@@ -119,7 +121,7 @@ fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ListedIndex) ->
     let spec = &index.spec;
     if spec.expire_after_seconds.is_none() {
         let is_single = spec.key.iter().count() == 1;
-        if collection.timeseries.is_some() || !is_single {
+        if !is_ordinary(owner) || !is_single {
             return Err(Error::invalid_options(format!(
                 "TTL indexes are single-field indexes made as such; '{}' is none",
                 spec.name
@@ -141,10 +143,10 @@ pub(super) struct IndexChange {
 
 impl IndexChange {
     /// Applies the change; reports old and new values.
-    pub(super) fn apply(self, database: &Database, collection: &Collection) -> Result<Document> {
+    pub(super) fn apply(self, database: &Database, owner: &IndexOwner) -> Result<Document> {
         let spec = &self.index.spec;
         let mut reply = DocumentBuilder::new();
-        if self.becomes_unique {
+        if let Some(collection) = owner.collection().filter(|_| self.becomes_unique) {
             unique::convert(database, collection, &self.index.stored, self.dry_run)?;
             if !self.dry_run {
                 reply.append("unique_new", true);
@@ -168,8 +170,7 @@ impl IndexChange {
         if self.dry_run || !differs {
             return Ok(reply.finish());
         }
-        let catalog = database.catalog();
-        let changed = catalog.modify_index(collection, self.index.stored.keyspace, |spec| {
+        let changed = owner.modify(database, self.index.stored.keyspace, |spec| {
             if let Some(hidden) = self.hidden {
                 spec.hidden = hidden;
             }

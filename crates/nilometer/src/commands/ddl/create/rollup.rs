@@ -1,19 +1,20 @@
-//! Rollups: `{create: "hourly", rollup: {source, pipeline, lateness, refresh}, expireAfterSeconds}`.
+//! Rollups: `{create: "hourly", rollup: {source, pipeline, lateness, refresh, indexes}, expireAfterSeconds}`.
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, ValueRef};
+use nilometer_bson::{ArrayRef, Document, ValueRef};
 
 use super::options::check_expire_after;
 use super::{Creation, FIELDS};
 use crate::args::Args;
 use crate::catalog::{Collection, Namespace, RollupOptions, StoredRollup};
+use crate::commands::ddl::create_indexes;
 use crate::database::check_collation_of_source;
 use crate::error::{Error, ErrorCode, Result};
 use crate::rollup::{RollupDefinition, definition_of};
 
 /// The options of a rollup.
-const OPTIONS: &[&str] = &["source", "pipeline", "lateness", "refresh"];
+const OPTIONS: &[&str] = &["source", "pipeline", "lateness", "refresh", "indexes"];
 
 /// Options of `create` that rollups take. All others are refused.
 const WITH_ROLLUP: &[&str] = &["rollup", "expireAfterSeconds"];
@@ -77,6 +78,21 @@ impl Creation<'_> {
         let definition = (args.required_string("source")?.to_owned(), pipeline);
         // The source may be created in between.
         while !self.store_rollup(&definition, options)? {}
+        match args.array("indexes")? {
+            None => Ok(()),
+            Some(indexes) => self.create_indexes_of_rollup(indexes),
+        }
+    }
+
+    /// Creates the indexes that a definition names, as a restored one does.
+    fn create_indexes_of_rollup(&self, indexes: ArrayRef<'_>) -> Result<()> {
+        let wanted = create_indexes::of_rollup(indexes, true)?;
+        let Some(rollup) = self.database.catalog().rollup(&self.namespace) else {
+            return Ok(());
+        };
+        // A new rollup has no bins, and one that is there has its indexes.
+        let pace = || Ok(());
+        create_indexes::add_to_rollup(self.database, (&self.namespace, &rollup), &wanted, &pace)?;
         Ok(())
     }
 

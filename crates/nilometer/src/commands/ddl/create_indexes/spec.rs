@@ -102,7 +102,8 @@ fn parse_in(description: DocRef<'_>, place: &IndexPlace<'_>) -> Result<ParsedInd
     check_version(&args)?;
     let shape = key::check(key, place.target)?;
     let name = name(&args, key, shape)?;
-    if shape.is_id && place.target != IndexTarget::Timeseries {
+    let has_id_index = matches!(place.target, IndexTarget::Ordinary | IndexTarget::Buckets);
+    if shape.is_id && has_id_index {
         check_id(&args, description, place)?;
         return Ok(ParsedIndex::Id);
     }
@@ -291,6 +292,9 @@ fn check_together(spec: &IndexSpec, shape: KeyShape, target: IndexTarget) -> Res
     if let Some(plugin) = shape.plugin {
         kinds::check(spec, shape, plugin)?;
     }
+    if target == IndexTarget::Rollup {
+        return check_of_rollup(spec, shape);
+    }
     if target != IndexTarget::Ordinary && spec.prepare_unique {
         return Err(Error::invalid_options(
             "'prepareUnique' is not for indexes of time-series collections",
@@ -313,6 +317,26 @@ fn check_together(spec: &IndexSpec, shape: KeyShape, target: IndexTarget) -> Res
         }
     }
     Ok(())
+}
+
+/// Refuses what the index of a rollup cannot be.
+fn check_of_rollup(spec: &IndexSpec, shape: KeyShape) -> Result<()> {
+    let refusals = [
+        (spec.refuses_duplicates(), "Unique"),
+        (spec.sparse, "Sparse"),
+        (spec.expire_after_seconds.is_some(), "TTL"),
+    ];
+    if let Some((_, kind)) = refusals.iter().find(|(given, _)| *given) {
+        return Err(Error::invalid_options(format!(
+            "{kind} indexes are not supported on rollups"
+        )));
+    }
+    match shape.plugin {
+        None => Ok(()),
+        Some(kind) => Err(Error::invalid_options(format!(
+            "the index of a rollup has ascending and descending fields only, not '{kind}'"
+        ))),
+    }
 }
 
 /// Copies the options that are stored unchanged.

@@ -14,8 +14,9 @@
 //! partial index is used even if it holds only some of the documents.
 //!
 //! [`safety`] checks which documents an index leaves out, [`order`] the order of its keys, [`covering`] whether its keys
-//! are enough for the answer.
+//! are enough for the answer. [`bins`] chooses for the stored bins of a rollup.
 
+pub mod bins;
 pub mod cache;
 pub mod candidates;
 pub mod choose;

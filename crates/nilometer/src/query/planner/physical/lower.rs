@@ -28,9 +28,12 @@ pub fn lower(plan: LogicalPlan, settings: &PlanSettings) -> PhysicalPlan {
             LogicalSource::Records(scan) => Input::Records(Box::new(records(*scan))),
             LogicalSource::Measurements(scan) => Input::Buckets(Box::new(buckets(*scan, settings))),
             LogicalSource::Partitions(_) => unreachable!("a plan over partitions is cut instead"),
-            LogicalSource::Rollup(LogicalRollup::Documents(rollup)) => Input::Rollup(Box::new(
-                RollupInput::documents(rollup, plan.stages.first()),
-            )),
+            LogicalSource::Rollup(LogicalRollup::Documents(rollup, hint)) => {
+                let collation = Collation::from(settings.collator.clone());
+                let first = plan.stages.first();
+                let input = RollupInput::documents(rollup, first, &hint, &collation);
+                Input::Rollup(Box::new(input))
+            }
             LogicalSource::Rollup(LogicalRollup::States(input)) => Input::Rollup(input),
         },
         stages: plan.stages.into_iter().map(Into::into).collect(),

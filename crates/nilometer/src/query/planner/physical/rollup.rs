@@ -5,8 +5,11 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::query::pipeline::Stage;
+use crate::query::planner::access::IndexAccess;
+use crate::query::planner::access::bins::{self, BinHint};
 use crate::query::source::RollupSource;
 use crate::rollup::{PartSource, RollupDefinition};
 
@@ -25,6 +28,8 @@ pub struct RollupInput {
     pub output: RollupOutput,
     /// The answer is that of the time series at the bottom: frozen bins, and parts of bins, are read there.
     pub of_series: bool,
+    /// How stored bins are read; `None` for the order of their time. It leads to all bins that may pass, at least.
+    pub index: Option<Arc<IndexAccess>>,
 }
 
 /// What a rollup returns.
@@ -153,7 +158,12 @@ fn part_of_key<'k>(
 
 impl RollupInput {
     /// Returns the input of a query on the rollup; `first` is the first stage, which stays where it is.
-    pub fn documents(rollup: Arc<RollupSource>, first: Option<&Stage>) -> Self {
+    pub fn documents(
+        rollup: Arc<RollupSource>,
+        first: Option<&Stage>,
+        hint: &BinHint,
+        collation: &Collation,
+    ) -> Self {
         let mut input = Self {
             rollup,
             span: (i64::MIN, i64::MAX),
@@ -161,10 +171,14 @@ impl RollupInput {
             series_filter: None,
             output: RollupOutput::Documents,
             of_series: false,
+            index: None,
         };
         let Some(Stage::Match(stage)) = first else {
+            input.choose_index(&[], hint, collation);
             return input;
         };
+        let conjuncts = stage.filter.clone().into_conjuncts();
+        input.choose_index(&conjuncts, hint, collation);
         let definition = Arc::clone(&input.rollup.definition);
         input.span = bins_within(&stage.filter, &definition);
         let (of_key, _) = key_filter(&definition, stage.filter.clone());
@@ -172,6 +186,19 @@ impl RollupInput {
         input.series_filter = of_series(&conjuncts, &definition);
         input.key_filter = Some(of_key).filter(|f| !matches!(f, MatchExpression::AlwaysTrue));
         input
+    }
+
+    /// Reads stored bins by the best index for conditions on documents of the rollup, if there is one.
+    pub fn choose_index(
+        &mut self,
+        conjuncts: &[MatchExpression],
+        hint: &BinHint,
+        collation: &Collation,
+    ) {
+        let time_name = &self.rollup.definition.time_name;
+        let stored = &self.rollup.stored;
+        let chosen = bins::choose(stored, time_name, conjuncts, hint, collation);
+        self.index = chosen.map(Arc::new);
     }
 
     /// Makes it return bins with their states that pass `filter`. False if it returns no documents, or if the filter reads more

@@ -6,10 +6,11 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Value, ValueRef};
 
 use super::LogicalRule;
-use crate::eval::Expression;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, Expression};
 use crate::query::pipeline::{GroupStage, Stage};
+use crate::query::planner::access::bins::BinHint;
 use crate::query::planner::logical::{
     LogicalMeasurements, LogicalPlan, LogicalRollup, LogicalSource,
 };
@@ -110,6 +111,7 @@ fn input_from(
         series_filter: None,
         output: RollupOutput::States(StateMapping { parts, fields }),
         of_series: true,
+        index: None,
     };
     let filters = scan.filter.iter().chain(leading).cloned();
     let filter = MatchExpression::and(filters.collect());
@@ -136,6 +138,8 @@ fn input_from(
         return None;
     }
     let and = |all: Vec<MatchExpression>| (!all.is_empty()).then(|| MatchExpression::and(all));
+    // The rule is for queries without a collation.
+    input.choose_index(&of_key, &BinHint::None, &Collation::SIMPLE);
     (input.key_filter, input.series_filter) = (and(of_key), and(of_series));
     Some(input)
 }

@@ -9,8 +9,11 @@
 //! Which spans are live is read from one snapshot, and so are the stored bins. The live spans are groups over the source, or
 //! over the bins of the rollup below, with partial states. Every bin is in one of both, so nothing counts twice.
 //!
+//! An index, where one was chosen, leads to the bins of all stored spans, which are read first.
+//!
 //! Where a rollup answers a group of its source, another thread computes a live span while the stored one before it is read.
 
+mod indexed_bins;
 mod open_bins;
 mod rows;
 
@@ -20,13 +23,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nilometer_bson::{DocRef, DocumentBuilder, Value};
 
+use self::indexed_bins::IndexedBins;
 use self::open_bins::OpenBinScan;
 pub(crate) use self::rows::bin_document;
 use self::rows::{BinRows, document_of};
 use super::Nothing;
 use crate::error::Result;
-use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, ParseContext};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::workers::TaskAhead;
@@ -35,6 +39,7 @@ use crate::query::exec::{
 };
 use crate::query::pipeline::{GroupStage, MatchStage, Stage};
 use crate::query::planner;
+use crate::query::planner::access::bins::BinHint;
 use crate::query::planner::logical::{LogicalPlan, LogicalSource};
 use crate::query::planner::physical::{
     Input, PhysicalGroup, PhysicalPlan, PhysicalStage, RollupInput, RollupOutput, StateMapping,
@@ -50,6 +55,8 @@ use crate::rollup::{PartSource, RollupDefinition, RollupView, StoredBin};
 pub(crate) enum RollupPart {
     /// From stored bins.
     Stored(i64, i64),
+    /// From the stored bins of all such spans, by an index.
+    Indexed,
     /// From the source.
     Live(i64, i64),
 }
@@ -60,6 +67,7 @@ type BegunPart = (BoxOperator, Option<Batch>);
 /// What is being read.
 enum CurrentPart {
     Stored(Box<dyn Iterator<Item = Result<StoredBin>> + Send>),
+    Indexed(Box<IndexedBins>),
     Live(BegunPart),
 }
 
@@ -72,6 +80,8 @@ pub(crate) struct RollupScan {
     parts: Option<VecDeque<RollupPart>>,
     view: Option<RollupView>,
     current: Option<CurrentPart>,
+    /// What [`RollupPart::Indexed`] reads.
+    indexed: Option<Box<IndexedBins>>,
     /// The next live part.
     ahead: Option<TaskAhead<BegunPart>>,
 }
@@ -94,6 +104,7 @@ impl RollupScan {
             parts: None,
             view: None,
             current: None,
+            indexed: None,
             ahead: None,
         }
     }
@@ -110,10 +121,17 @@ impl RollupScan {
             Some(filter) => filter.matches(document_of(key).as_ref(), &cx.eval),
             None => Ok(true),
         };
-        let parts = match self.input().of_series {
+        let mut parts = match self.input().of_series {
             true => parts_of_series(&view, self.input(), &wanted)?,
             false => parts_of(&view, self.input(), &wanted)?,
         };
+        if let Some(access) = &self.input().index
+            && let Some(indexed) = IndexedBins::new(access, &parts)
+        {
+            self.indexed = Some(Box::new(indexed));
+            parts.retain(|part| matches!(part, RollupPart::Live(..)));
+            parts.push_front(RollupPart::Indexed);
+        }
         self.view = Some(view);
         Ok(parts)
     }
@@ -136,15 +154,18 @@ impl RollupScan {
         next: Option<&RollupPart>,
         cx: &ExecContext<'_>,
     ) -> Result<CurrentPart> {
-        Ok(match (part, &self.view) {
-            (RollupPart::Stored(from, to), Some(view)) => {
-                let bins = view.bins((from, to))?;
-                if let Some(RollupPart::Live(from, to)) = next {
-                    self.ahead = self.compute_ahead((*from, *to), cx)?;
-                }
-                CurrentPart::Stored(bins)
+        if !matches!(part, RollupPart::Live(..))
+            && let Some(RollupPart::Live(from, to)) = next
+        {
+            self.ahead = self.compute_ahead((*from, *to), cx)?;
+        }
+        Ok(match (part, &self.view, self.indexed.take()) {
+            (RollupPart::Stored(from, to), Some(view), _) => {
+                CurrentPart::Stored(view.bins((from, to))?)
             }
-            (RollupPart::Live(from, to) | RollupPart::Stored(from, to), _) => {
+            (RollupPart::Indexed, _, Some(bins)) => CurrentPart::Indexed(bins),
+            (RollupPart::Indexed, ..) => CurrentPart::Live((Box::new(Nothing), None)),
+            (RollupPart::Live(from, to) | RollupPart::Stored(from, to), ..) => {
                 // A task that failed is repeated: its time limit may have been that of an earlier command.
                 match self.ahead.take().map(TaskAhead::finish) {
                     Some(Ok((_, None))) => CurrentPart::Live((Box::new(Nothing), None)),
@@ -233,7 +254,7 @@ impl RollupScan {
                 )?);
             }
         }
-        let input = RollupInput {
+        let mut input = RollupInput {
             rollup: Arc::clone(parent),
             span,
             key_filter: (!conjuncts.is_empty()).then(|| MatchExpression::and(conjuncts)),
@@ -242,7 +263,12 @@ impl RollupScan {
                 StateMapping::of_parent(&rollup.definition)?.only(&asked.fields),
             ),
             of_series: true,
+            index: None,
         };
+        if let Some(filter) = input.key_filter.clone() {
+            let conjuncts = filter.into_conjuncts();
+            input.choose_index(&conjuncts, &BinHint::None, &Collation::SIMPLE);
+        }
         let group = group_of(&rollup.definition, &asked.fields);
         states_plan(input, group).ok()
     }
@@ -266,18 +292,11 @@ impl Operator for RollupScan {
                 }
                 continue;
             };
-            match current {
-                CurrentPart::Stored(bins) => match bins.next().transpose()? {
-                    Some(bin) => {
-                        if bins_read % ROWS_PER_BATCH == 0 {
-                            cx.operation.check_interrupt()?;
-                        }
-                        bins_read += 1;
-                        if let Some(row) = self.rows.row(bin.as_doc(), true, &cx.eval)? {
-                            out.push(row);
-                        }
-                    }
-                    None => self.current = None,
+            let bin = match current {
+                CurrentPart::Stored(bins) => bins.next().transpose()?,
+                CurrentPart::Indexed(bins) => match &self.view {
+                    Some(view) => bins.next(view, &self.counters.keys, &cx)?,
+                    None => None,
                 },
                 CurrentPart::Live((operator, first)) => {
                     let batch = match first.take() {
@@ -293,7 +312,19 @@ impl Operator for RollupScan {
                             out.push(row);
                         }
                     }
+                    continue;
                 }
+            };
+            let Some(bin) = bin else {
+                self.current = None;
+                continue;
+            };
+            if bins_read % ROWS_PER_BATCH == 0 {
+                cx.operation.check_interrupt()?;
+            }
+            bins_read += 1;
+            if let Some(row) = self.rows.row(bin.as_doc(), true, &cx.eval)? {
+                out.push(row);
             }
         }
         let documents = &self.counters.documents;
@@ -390,6 +421,7 @@ pub(crate) fn live_bins(
                 series_filter: filter.cloned(),
                 output: RollupOutput::States(mapping.only(selected)),
                 of_series: false,
+                index: None,
             };
             states_plan(input, stage)?
         }

@@ -107,6 +107,7 @@ impl OpenBinScan {
             series_filter: None,
             output: RollupOutput::States(mapping),
             of_series: self.of_series,
+            index: None,
         }
     }
 
