@@ -3,6 +3,7 @@
 use nilometer_bson::{Document, Value, array, doc};
 
 use crate::random::Random;
+use crate::rollup_indexes::is_true;
 use crate::router_writes::Pair;
 use crate::support::show;
 
@@ -107,6 +108,16 @@ fn history(seed: u64, key: Document, is_moved: bool) {
     for definition in definitions() {
         pair.both("test", &definition);
     }
+    for (name, key) in [
+        ("hosts", doc! {"host": 1, "at": 1}),
+        ("racks", doc! {"rack": 1, "sum": -1}),
+    ] {
+        let index = doc! {"key": key, "name": "by key"};
+        pair.both(
+            "test",
+            &doc! {"createIndexes": name, "indexes": array![index]},
+        );
+    }
     let mut number = 0;
     for round in 0..nilometer_storage::testing::effort(25, 80, 600) {
         if is_moved && random.below(2) == 0 {
@@ -152,6 +163,11 @@ fn history(seed: u64, key: Document, is_moved: bool) {
         for question in questions(&mut random) {
             compare(&mut pair, &question);
         }
+    }
+    for name in ["hosts", "racks"] {
+        let checked = pair.cluster.router.run(doc! {"validate": name});
+        assert!(is_true(checked.get("valid")), "{}", show(&checked));
+        assert_eq!(checked.get("nIndexes").as_exact_i64(), Some(1));
     }
 }
 

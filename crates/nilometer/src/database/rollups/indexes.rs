@@ -62,8 +62,14 @@ impl RollupRefresher {
     ) -> Result<Validation> {
         let _refreshing = rollup.lock_refresh();
         let mut found = Validation::default();
-        if rollup.progress().closed_ms != i64::MIN {
-            self.run(namespace, rollup, pace)?.validate(&mut found)?;
+        match rollup.progress().closed_ms {
+            // No bin was stored yet.
+            i64::MIN => {
+                let all = rollup.indexes.all();
+                let names = all.iter().map(|index| (index.spec.name.clone(), 0));
+                found.keys_per_index = names.collect();
+            }
+            _ => self.run(namespace, rollup, pace)?.validate(&mut found)?,
         }
         Ok(found)
     }
