@@ -1,7 +1,9 @@
-//! Nodes of a cluster that are killed, paused, stopped and started under load, while ranges move and collections come and go.
+//! Nodes of a cluster that are killed, paused, stopped and started under load, while ranges move, also with their documents, the
+//! balancer is on, and collections come and go.
 //!
 //! Writers repeat what failed as drivers do, with the numbers of their statements, at any node. During the rounds a count is never
-//! below what was acknowledged before it nor above what was begun before its end; after them each measurement is there once.
+//! below what was acknowledged before it nor above what was begun before its end; after them each measurement and each document is
+//! there once, and each increment was done once.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -21,18 +23,82 @@ const NODES_MAX: usize = 4;
 /// Time after which a client tries another node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Values of the shard key of documents.
+const KEYS: i64 = 64;
+
+/// Bytes of a document: so the balancer finds partitions that are far apart.
+const DOCUMENT_BYTES: usize = 2000;
+
 /// Longest time for one write.
 const WRITE_MAX: Duration = Duration::from_secs(120);
+
+/// How much was written to a collection.
+#[derive(Default)]
+struct Written {
+    /// The number of the next measurement or document.
+    next: AtomicI64,
+    acknowledged: AtomicI64,
+}
 
 /// What the threads share.
 #[derive(Default)]
 struct Load {
     /// The ports of the nodes that clients may try.
     ports: Mutex<Vec<u16>>,
-    /// The number of the next measurement.
-    next: AtomicI64,
-    acknowledged: AtomicI64,
+    measurements: Written,
+    documents: Written,
+    /// Increments of documents.
+    increments: AtomicI64,
     is_ended: AtomicBool,
+}
+
+/// A client with a session, which repeats its writes.
+struct Writer<'l> {
+    load: &'l Load,
+    random: Random,
+    session: Binary,
+    /// The number of the last write.
+    number: i64,
+}
+
+impl<'l> Writer<'l> {
+    fn new(load: &'l Load, seed: u64, name: u8) -> Self {
+        Self {
+            load,
+            random: Random::new(seed),
+            session: Binary {
+                subtype: BinarySubtype::Uuid,
+                bytes: vec![name; 16],
+            },
+            number: 0,
+        }
+    }
+
+    /// Sends a write of so many documents until it is acknowledged.
+    fn write(&mut self, mut write: Document, count: i64) {
+        self.number += 1;
+        write.insert("lsid", doc! { "id": self.session.clone() });
+        write.insert("txnNumber", self.number);
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < WRITE_MAX, "no answer to a write");
+            let Some(reply) = self.load.ask(&mut self.random, &write) else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            if reply.get_f64("ok").ok() == Some(1.0) {
+                assert_eq!(
+                    reply.get_i32("n").ok(),
+                    i32::try_from(count).ok(),
+                    "{reply}"
+                );
+                return;
+            }
+            let labels = reply.get_array("errorLabels").cloned().unwrap_or_default();
+            let may_repeat = labels.contains(&Bson::from("RetryableWriteError"));
+            assert!(may_repeat, "{reply}");
+        }
+    }
 }
 
 impl Load {
@@ -56,43 +122,47 @@ impl Load {
         exchange(&mut stream, command.clone())
     }
 
-    /// Inserts one batch after the other until the end.
-    fn write(&self, seed: u64, writer: u8) {
-        let mut random = Random::new(seed);
-        let session = Binary {
-            subtype: BinarySubtype::Uuid,
-            bytes: vec![writer; 16],
-        };
-        for number in 1_i64.. {
-            if self.is_ended() {
-                return;
-            }
-            let count = 1 + i64::try_from(random.below(30)).expect("a number");
-            let from = self.next.fetch_add(count, Ordering::SeqCst);
+    /// Inserts one batch of measurements after the other until the end.
+    fn write_measurements(&self, seed: u64, name: u8) {
+        let mut writer = Writer::new(self, seed, name);
+        while !self.is_ended() {
+            let count = 1 + i64::try_from(writer.random.below(30)).expect("a number");
+            let from = self.measurements.next.fetch_add(count, Ordering::SeqCst);
             let insert = doc! {
-                "insert": "ts", "documents": measurements(from, count), "ordered": random.below(2) == 0,
-                "lsid": { "id": session.clone() }, "txnNumber": number,
+                "insert": "ts", "documents": measurements(from, count),
+                "ordered": writer.random.below(2) == 0,
             };
-            let began = Instant::now();
-            loop {
-                assert!(began.elapsed() < WRITE_MAX, "no answer to a write");
-                let Some(reply) = self.ask(&mut random, &insert) else {
-                    std::thread::sleep(Duration::from_millis(20));
-                    continue;
-                };
-                if reply.get_f64("ok").ok() == Some(1.0) {
-                    assert_eq!(
-                        reply.get_i32("n").ok(),
-                        i32::try_from(count).ok(),
-                        "{reply}"
-                    );
-                    break;
-                }
-                let labels = reply.get_array("errorLabels").cloned().unwrap_or_default();
-                let may_repeat = labels.contains(&Bson::from("RetryableWriteError"));
-                assert!(may_repeat, "{reply}");
-            }
-            self.acknowledged.fetch_add(count, Ordering::SeqCst);
+            writer.write(insert, count);
+            self.measurements
+                .acknowledged
+                .fetch_add(count, Ordering::SeqCst);
+        }
+    }
+
+    /// Inserts documents and increments fields of them until the end.
+    fn write_documents(&self, seed: u64, name: u8) {
+        let mut writer = Writer::new(self, seed, name);
+        let pad = "x".repeat(DOCUMENT_BYTES);
+        while !self.is_ended() {
+            let count = 1 + i64::try_from(writer.random.below(10)).expect("a number");
+            let from = self.documents.next.fetch_add(count, Ordering::SeqCst);
+            let one = |n: i64| doc! { "_id": n, "k": n % KEYS, "c": 0_i64, "pad": &pad };
+            let documents: Vec<Document> = (from..from + count).map(one).collect();
+            let ordered = writer.random.below(2) == 0;
+            let insert = doc! { "insert": "docs", "documents": documents, "ordered": ordered };
+            writer.write(insert, count);
+            self.documents
+                .acknowledged
+                .fetch_add(count, Ordering::SeqCst);
+            let chosen = from + i64::try_from(writer.random.below(10)).expect("a number") % count;
+            // With the shard key or without: then the document is looked for in all partitions.
+            let filter = match writer.random.below(2) {
+                0 => doc! { "_id": chosen },
+                _ => doc! { "_id": chosen, "k": chosen % KEYS },
+            };
+            let one = doc! { "q": filter, "u": { "$inc": { "c": 1_i64 } } };
+            writer.write(doc! { "update": "docs", "updates": [one] }, 1);
+            self.increments.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -100,13 +170,20 @@ impl Load {
     fn read(&self, seed: u64) {
         let mut random = Random::new(seed);
         while !self.is_ended() {
-            let least = self.acknowledged.load(Ordering::SeqCst);
-            let count = doc! { "count": "ts", "query": {} };
+            let (name, written) = match random.below(2) {
+                0 => ("ts", &self.measurements),
+                _ => ("docs", &self.documents),
+            };
+            let least = written.acknowledged.load(Ordering::SeqCst);
+            let count = doc! { "count": name, "query": {} };
             let reply = self.ask(&mut random, &count);
-            let most = self.next.load(Ordering::SeqCst);
+            let most = written.next.load(Ordering::SeqCst);
             if let Some(Ok(n)) = reply.map(|reply| reply.get_i32("n")) {
                 let n = i64::from(n);
-                assert!((least..=most).contains(&n), "{n} of {least} to {most}");
+                assert!(
+                    (least..=most).contains(&n),
+                    "{name}: {n} of {least} to {most}"
+                );
             }
         }
     }
@@ -116,10 +193,15 @@ impl Load {
         let mut random = Random::new(seed);
         while !self.is_ended() {
             let host = i64::try_from(random.below(16)).expect("a number");
+            let key = i64::try_from(random.below(KEYS as u64)).expect("a number");
             let shard = format!("p{:04}", 1 + random.below(4));
-            let command = match random.below(4) {
+            let command = match random.below(6) {
                 0 => doc! { "create": "now" },
                 1 => doc! { "drop": "now" },
+                2 | 3 => doc! {
+                    "moveRange": "garden.docs", "min": { "k": key }, "max": { "k": key + 4 },
+                    "toShard": shard, "$db": "admin",
+                },
                 _ => doc! {
                     "moveRange": "garden.ts", "min": { "meta.host": host },
                     "max": { "meta.host": host + 1 }, "toShard": shard, "$db": "admin",
@@ -168,30 +250,69 @@ fn disturb(random: &mut Random, servers: &mut Vec<Server>, load: &Load, url: &st
     }
 }
 
+/// Makes the collections, and switches the balancer on.
+fn prepare(first: &Server) {
+    let timeseries = doc! { "timeField": "t", "metaField": "m" };
+    command(first, doc! { "create": "ts", "timeseries": timeseries });
+    for (name, key) in [("garden.ts", "m.host"), ("garden.docs", "k")] {
+        let shard = doc! { "shardCollection": name, "key": { key: 1 }, "$db": "admin" };
+        command(first, shard);
+    }
+    let chunk =
+        doc! { "q": { "_id": "chunksize" }, "u": { "$set": { "value": 1 } }, "upsert": true };
+    command(
+        first,
+        doc! { "update": "settings", "updates": [chunk], "$db": "config" },
+    );
+    command(first, doc! { "balancerStart": 1, "$db": "admin" });
+}
+
+/// Checks that a node answers with all documents of 0 to `count`, and so many increments.
+fn check_documents(server: &Server, count: i64, increments: i64) {
+    let group = doc! { "_id": "$_id", "n": { "$sum": 1_i64 }, "c": { "$sum": "$c" } };
+    let sums = doc! {
+        "_id": null, "ids": { "$sum": 1_i64 }, "n": { "$sum": "$n" }, "c": { "$sum": "$c" },
+        "first": { "$min": "$_id" }, "last": { "$max": "$_id" },
+    };
+    let pipeline = vec![doc! { "$group": group }, doc! { "$group": sums }];
+    let aggregate = doc! { "aggregate": "docs", "pipeline": pipeline, "cursor": {} };
+    let reply = command(server, aggregate);
+    let cursor = reply.get_document("cursor").expect("a cursor");
+    let batch = cursor.get_array("firstBatch").expect("a batch");
+    let found = batch.first().and_then(Bson::as_document).expect("a sum");
+    let number = |name| found.get_i64(name).ok();
+    assert_eq!(
+        [number("ids"), number("n"), number("first"), number("last")],
+        [Some(count), Some(count), Some(0), Some(count - 1)],
+        "{found}"
+    );
+    assert_eq!(number("c"), Some(increments), "{found}");
+}
+
 fn campaign(seed: u64, rounds: u64) {
     let directory = Scratch::new("nodes-campaign");
     let url = url(directory.path());
     let mut random = Random::new(seed);
     let first = node(&url, &["--partitions", "4"]);
     until_owned(&first, &[&first]);
-    let timeseries = doc! { "timeField": "t", "metaField": "m" };
-    command(&first, doc! { "create": "ts", "timeseries": timeseries });
-    let shard = doc! { "shardCollection": "garden.ts", "key": { "m.host": 1 }, "$db": "admin" };
-    command(&first, shard);
+    prepare(&first);
     insert(&first, 0, 16);
     let mut servers = vec![first, node(&url, &[]), node(&url, &[])];
     let load = Load::default();
-    load.next.store(16, Ordering::SeqCst);
-    load.acknowledged.store(16, Ordering::SeqCst);
+    load.measurements.next.store(16, Ordering::SeqCst);
+    load.measurements.acknowledged.store(16, Ordering::SeqCst);
     load.ports()
         .extend(servers.iter().map(|server| server.port));
     let mut done = Vec::new();
     std::thread::scope(|scope| {
         let load = &load;
         let mut threads = Vec::new();
-        for writer in 1..=3_u8 {
+        for writer in 1..=4_u8 {
             let seed = seed * 10 + u64::from(writer);
-            threads.push(scope.spawn(move || load.write(seed, writer)));
+            threads.push(scope.spawn(move || match writer % 2 {
+                0 => load.write_documents(seed, writer),
+                _ => load.write_measurements(seed, writer),
+            }));
         }
         threads.push(scope.spawn(move || load.read(seed * 10 + 5)));
         threads.push(scope.spawn(move || load.change(seed * 10 + 6)));
@@ -209,12 +330,28 @@ fn campaign(seed: u64, rounds: u64) {
         load.is_ended.store(true, Ordering::Relaxed);
     });
     let all: Vec<&Server> = servers.iter().collect();
-    let count = load.next.load(Ordering::SeqCst);
+    let count = load.measurements.next.load(Ordering::SeqCst);
+    let documents = load.documents.next.load(Ordering::SeqCst);
+    let increments = load.increments.load(Ordering::SeqCst);
     for server in &all {
         until_owned(server, &all);
         check(server, count);
+        check_documents(server, documents, increments);
     }
-    assert_eq!(count, load.acknowledged.load(Ordering::SeqCst), "{done:?}");
+    let log = doc! { "count": "changelog", "query": {}, "$db": "config" };
+    let moves = command(all[0], log);
+    eprintln!(
+        "{} things happened: {count} measurements, {documents} documents, {increments} increments, {:?} moves",
+        done.len(),
+        moves.get_i32("n").ok()
+    );
+    for (next, written) in [(count, &load.measurements), (documents, &load.documents)] {
+        assert_eq!(
+            next,
+            written.acknowledged.load(Ordering::SeqCst),
+            "{done:?}"
+        );
+    }
 }
 
 #[test]
