@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-pub use self::routed::{PartRequest, PlacementVersion, RoutedRequest};
+pub use self::routed::{PartMetadata, PartRequest, PlacementVersion, RoutedRequest};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};

@@ -163,6 +163,19 @@ impl SortPattern {
         Self::parse(pattern.finish().as_ref(), ctx)
     }
 
+    /// Returns the ascending pattern by the field that carries metadata.
+    pub fn by_carrier(field: MetaField) -> Self {
+        let path = FieldPath::parse_lenient(field.carrier());
+        Self {
+            parts: vec![SortPart {
+                by: SortBy::Field(path.clone()),
+                descending: false,
+            }],
+            paths: vec![path],
+            collation: Collation::SIMPLE,
+        }
+    }
+
     /// True if it sorts by the text score.
     pub fn reads_text_score(&self) -> bool {
         self.parts.iter().any(SortPart::is_text_score)

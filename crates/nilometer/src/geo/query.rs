@@ -13,7 +13,7 @@
 //! Lines and polygons do not exist on the plane, and pairs out of range do not exist on the sphere.
 
 use nilometer_bson::number::Number;
-use nilometer_bson::{ArrayRef, DocRef, Document, ValueRef, doc};
+use nilometer_bson::{ArrayRef, DocRef, Document, Value, ValueRef, array, doc};
 
 use super::EARTH_RADIUS_METERS;
 use super::coordinates::{LngLat, PlanePoint, legacy_pair};
@@ -454,6 +454,15 @@ impl NearQuery {
         Self {
             max,
             ..self.clone()
+        }
+    }
+
+    /// Returns the centre as a client writes it: a point of GeoJSON if distances are in metres, else a pair.
+    pub fn point(&self) -> Value {
+        let pair = array![self.center.x, self.center.y];
+        match self.metric {
+            Metric::Meters => doc! {"type": "Point", "coordinates": pair}.into(),
+            Metric::Plane | Metric::Radians => pair,
         }
     }
 

@@ -32,6 +32,52 @@ pub struct PartRequest {
     pub returns_states: bool,
     /// `$$NOW` of the whole query.
     pub now_ms: i64,
+    /// The metadata that the documents bring.
+    pub metadata: PartMetadata,
+}
+
+/// Metadata that the documents of a part bring in the fields that carry it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartMetadata {
+    /// The distance that `$geoNear` computed.
+    pub distance: bool,
+    /// The location it was measured to.
+    pub point: bool,
+    /// The score of the `$text`.
+    pub score: bool,
+    /// The `$geoNear` is the `$near` of a `find`: it writes no other field.
+    pub is_near: bool,
+}
+
+impl PartMetadata {
+    /// True if documents bring any.
+    pub fn is_any(self) -> bool {
+        self.distance || self.point || self.score
+    }
+
+    /// Returns the names by which a message tells what is asked for.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.distance, "distance"),
+            (self.point, "point"),
+            (self.score, "score"),
+            (self.is_near, "near"),
+        ];
+        all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name)
+    }
+
+    /// Adds what a name tells; `None` if it tells nothing.
+    pub(crate) fn add(&mut self, name: &str) -> Option<()> {
+        let flag = match name {
+            "distance" => &mut self.distance,
+            "point" => &mut self.point,
+            "score" => &mut self.score,
+            "near" => &mut self.is_near,
+            _ => return None,
+        };
+        *flag = true;
+        Some(())
+    }
 }
 
 /// A collection, and the number of the change that made its placement.

@@ -16,7 +16,7 @@ use nilometer_bson::{Document, Value};
 
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
-use crate::operation::{OperationContext, PartRequest};
+use crate::operation::{OperationContext, PartMetadata, PartRequest};
 
 /// The part of a pipeline that a partition runs.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Part {
     pub hint: Value,
     /// Stages above their memory limit may write to disk.
     pub allows_disk_use: bool,
+    /// The metadata that the documents bring.
+    pub metadata: PartMetadata,
 }
 
 impl Part {
@@ -43,6 +45,7 @@ impl Part {
         PartRequest {
             returns_states: self.form == PartForm::States,
             now_ms: self.now_ms,
+            metadata: self.metadata,
         }
     }
 }

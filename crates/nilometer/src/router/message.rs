@@ -1,7 +1,7 @@
 //! The form in which requests go to partitions in other processes: the command, with a field of its own.
 //!
 //! ```text
-//! $partition  { name, part: { states, now }, placement: { ns, number }, statements: [ … ], repeatsOnly,
+//! $partition  { name, part: { states, now, metadata: [ … ] }, placement: { ns, number }, statements: [ … ], repeatsOnly,
 //!               definitions: { … }, upserted: { … }, mergeNow }
 //! ```
 //!
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::error::{Error, Result};
-use crate::operation::{PartRequest, PlacementVersion, Request, RoutedRequest};
+use crate::operation::{PartMetadata, PartRequest, PlacementVersion, Request, RoutedRequest};
 
 /// The field that names the partition.
 pub const PARTITION_FIELD: &str = "$partition";
@@ -37,7 +37,11 @@ pub fn message_to(name: &str, request: &Request) -> Document {
 fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
     if let Some(part) = routed.part {
         let now = Value::DateTime(part.now_ms);
-        out.append("part", doc! {"states": part.returns_states, "now": now});
+        let metadata: Vec<Value> = part.metadata.names().map(Value::from).collect();
+        out.append(
+            "part",
+            doc! {"states": part.returns_states, "now": now, "metadata": metadata},
+        );
     }
     if let Some(placement) = &routed.placement {
         let namespace = placement.namespace.as_str();
@@ -97,9 +101,16 @@ fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
                 else {
                     return Err(malformed());
                 };
+                let mut metadata = PartMetadata::default();
+                let names = part.get("metadata").as_array().ok_or_else(malformed)?;
+                for name in names.iter() {
+                    let known = name.as_str().and_then(|name| metadata.add(name));
+                    known.ok_or_else(malformed)?;
+                }
                 out.part = Some(PartRequest {
                     returns_states,
                     now_ms,
+                    metadata,
                 });
             }
             ("placement", ValueRef::Document(placement)) => {
@@ -149,6 +160,12 @@ mod tests {
             part: Some(PartRequest {
                 returns_states: true,
                 now_ms: -5,
+                metadata: PartMetadata {
+                    distance: true,
+                    point: false,
+                    score: true,
+                    is_near: true,
+                },
             }),
             placement: Some(PlacementVersion {
                 namespace: "test.c".to_owned(),

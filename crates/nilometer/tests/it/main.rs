@@ -39,6 +39,7 @@ mod rollup_stored;
 mod rollups;
 mod router;
 mod router_balancer;
+mod router_indexed;
 mod router_moves;
 mod router_network;
 mod router_ordinary;

@@ -175,11 +175,11 @@ pub(crate) fn plan(
     let has_meta = meta::is_mentioned(&documents);
     let cx = PipelineContext::top(options.expressions.clone());
     let mut stages = parse_pipeline(&cx, documents)?;
-    if let Some(given) = operation
-        .routed
-        .as_ref()
-        .and_then(|routed| routed.given.as_ref())
-    {
+    let routed = operation.routed.as_ref();
+    if let Some(part) = routed.and_then(|routed| routed.part) {
+        meta::settle_part(&mut stages, part.metadata);
+    }
+    if let Some(given) = routed.and_then(|routed| routed.given.as_ref()) {
         let documents = given.iter().map(|document| document.to_document());
         stages.insert(0, given_documents(documents.collect()));
     }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, Element, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
 
 use super::MatchExpression;
 use super::geo::NearAllowance;
@@ -88,12 +88,15 @@ impl TextTest {
     /// Returns the operand, as explain shows it.
     pub(super) fn to_document(&self) -> Document {
         let language = self.query().map(TextQuery::language).or(self.language);
-        doc! {
-            "$search": self.search.as_str(),
-            "$language": language.map_or("", TextLanguage::name),
-            "$caseSensitive": self.sensitivity.case,
-            "$diacriticSensitive": self.sensitivity.diacritics,
+        let mut out = DocumentBuilder::new();
+        out.append("$search", self.search.as_str());
+        // Without it the index decides, which a router does not know.
+        if let Some(language) = language {
+            out.append("$language", language.name());
         }
+        out.append("$caseSensitive", self.sensitivity.case);
+        out.append("$diacriticSensitive", self.sensitivity.diacritics);
+        out.finish()
     }
 }
 
@@ -237,7 +240,7 @@ fn parse_language(name: &str) -> Result<TextLanguage> {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::array;
+    use nilometer_bson::{array, doc};
 
     use super::*;
     use crate::eval::limits::STEPS_PER_CHECK;
@@ -287,6 +290,9 @@ mod tests {
         let spec = Arc::new(TextSpec::of(options.as_ref()).unwrap());
         let filter = doc! { "$or": array![text("Cats"), doc! { "b": 1 }] };
         let bare = parsed(filter).unwrap();
+        // It means the same at a process that has the index.
+        let again = parsed(bare.to_document()).unwrap();
+        assert_eq!(again.to_document(), bare.to_document());
         let context = EvalContext::default();
         let document = doc! { "a": "cat" };
         let error = bare.matches(document.as_ref(), &context).unwrap_err();

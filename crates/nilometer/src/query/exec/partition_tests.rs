@@ -58,7 +58,8 @@ fn executor_of(collections: &Arc<dyn Collections>, part: &Part) -> Result<Execut
     settings.plan.variables = values.into();
     settings.plan.now_ms = part.now_ms;
     let stages = part.stages.iter().map(Document::as_ref);
-    let stages = parse_pipeline(&PipelineContext::top(expressions), stages)?;
+    let mut stages = parse_pipeline(&PipelineContext::top(expressions), stages)?;
+    crate::query::pipeline::meta::settle_part(&mut stages, part.metadata);
     let settings = Arc::new(settings);
     let builder = Builder {
         collections: Arc::clone(collections),

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::number::Number;
-use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef, doc};
 
 use super::needs::Needs;
 use super::{PipelineContext, PipelineStage, Stage};
@@ -97,6 +97,43 @@ impl GeoNearStage {
             key: Some(path),
             query: Some(rest).filter(|rest| !matches!(rest, MatchExpression::AlwaysTrue)),
         }
+    }
+
+    /// Returns the stage in the form in which a client writes it, with the values of its constants. That of a `find` names a
+    /// field for the distance, which is not written.
+    #[must_use]
+    pub fn with_constants(&self, query: &NearQuery) -> Self {
+        let mut spec = DocumentBuilder::new();
+        spec.append("near", doc! {"$literal": query.point()});
+        let field = self.output.distance_field.as_deref();
+        spec.append("distanceField", field.unwrap_or("distance"));
+        if let Some(key) = &self.key {
+            spec.append("key", key.as_str());
+        }
+        spec.append("spherical", query.is_spherical());
+        spec.append("minDistance", query.min);
+        if query.max.is_finite() {
+            spec.append("maxDistance", query.max);
+        }
+        match (&self.from, self.output.source.as_ref()) {
+            (NearFrom::Stage { .. }, ValueRef::Document(written)) => {
+                if let Some(conditions) = written.get("query").as_document() {
+                    spec.append("query", conditions.to_document());
+                }
+            }
+            _ => {
+                if let Some(conditions) = &self.query {
+                    spec.append("query", conditions.to_document());
+                }
+            }
+        }
+        spec.append("distanceMultiplier", self.output.multiplier);
+        if let Some(field) = self.output.include_locs.as_deref() {
+            spec.append("includeLocs", field);
+        }
+        let mut out = self.clone();
+        out.output.source = spec.finish().into();
+        out
     }
 
     /// Wraps the unsettled specification in a stage.

@@ -19,6 +19,7 @@ use super::{GeoNearStage, ProjectStage, Stage, TextScoreStage};
 use crate::error::Result;
 use crate::eval::matcher::TextTest;
 use crate::eval::projection::MetaField;
+use crate::operation::PartMetadata;
 use nilometer_bson::DocRef;
 use std::sync::Arc;
 
@@ -72,6 +73,29 @@ fn settle_one(stages: &mut Vec<Stage>, field: MetaField) -> Result<()> {
         }
         _ if field.is_required() => Err(field.unavailable()),
         _ => Ok(()),
+    }
+}
+
+/// Lets the documents of a part that a router asks for bring metadata. Behind its first stage a part with metadata has nothing but
+/// stages that keep documents as they are.
+pub fn settle_part(stages: &mut Vec<Stage>, wanted: PartMetadata) {
+    if let Some(Stage::GeoNear(near)) = stages.first_mut() {
+        let output = &mut Arc::make_mut(near).output;
+        let fields = [
+            (wanted.distance, MetaField::GeoNearDistance),
+            (wanted.point, MetaField::GeoNearPoint),
+        ];
+        let asked = fields.into_iter().filter(|(is, _)| *is);
+        output.adds = asked.map(|(_, field)| field).collect();
+        if wanted.is_near {
+            output.distance_field = None;
+            output.is_ordered = wanted.distance;
+        }
+    }
+    if let Some(test) = text_of(stages).filter(|_| wanted.score).map(Arc::clone) {
+        // A sort by the score has a stage that takes it out again.
+        stages.retain(|stage| !matches!(stage, Stage::Project(_) | Stage::TextScore(_)));
+        stages.insert(1, TextScoreStage::of(test));
     }
 }
 

@@ -7,6 +7,8 @@
 //! | `$group` that merges exactly | the groups with their states | merges the states |
 //! | `$sort` | sorts, up to the limit | merges by sort key, up to the limit |
 //! | `$limit n`, also behind `$skip s` | the first n, or s + n | the same stages again |
+//! | `$geoNear`, `$near` | the stage, up to the limit | merges by distance, up to the limit |
+//! | `$text` | the stage; documents bring their scores if these are read | |
 //! | any other | | the stage |
 //!
 //! A rollup is read in another way: its bins are groups, so those that several partitions have parts of are merged first.
@@ -31,7 +33,9 @@ use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
+use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
+use crate::operation::PartMetadata;
 use crate::query::partitions::{Part, PartForm};
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{PIPELINE_STAGES_MAX, Stage};
@@ -41,12 +45,13 @@ const NAME: &str = "CutAtPartitions";
 
 /// Cuts a plan over `scan`.
 pub fn cut(
-    plan: LogicalPlan,
+    mut plan: LogicalPlan,
     scan: LogicalPartitions,
     settings: &PlanSettings,
 ) -> Result<PhysicalPlan> {
     let filter = match plan.stages.first() {
         Some(Stage::Match(stage)) => Some(&stage.filter),
+        Some(Stage::GeoNear(near)) => near.query.as_ref(),
         _ => None,
     };
     let targets = scan.source.targets(filter)?;
@@ -60,6 +65,7 @@ pub fn cut(
         ..Sides::default()
     };
     let mut fired = plan.fired;
+    sides.take_indexed(&mut plan.stages)?;
     if settings.options.no_rules {
         sides.rest.extend(plan.stages.into_iter().map(Into::into));
     } else {
@@ -82,6 +88,7 @@ pub fn cut(
         collation: Collation::from(settings.collator.clone()).to_document(),
         hint: scan.hint,
         allows_disk_use: scan.allows_disk_use,
+        metadata: sides.metadata,
     };
     Ok(PhysicalPlan {
         input: Input::Partitions(Box::new(PartitionsInput {
@@ -116,6 +123,7 @@ fn bins(
         collation: Collation::SIMPLE.to_document(),
         hint: scan.hint,
         allows_disk_use: scan.allows_disk_use,
+        metadata: PartMetadata::default(),
     };
     if let Some(Stage::Match(stage)) = plan.stages.first()
         && let Some(rollup) = &scan.rollup
@@ -153,15 +161,84 @@ struct Sides {
     stages: Vec<Document>,
     form: PartForm,
     order: Option<SortPattern>,
+    /// The field by which the last stage of the part, a `$geoNear`, sorts.
+    distance_field: Option<Arc<str>>,
+    metadata: PartMetadata,
     rest: Vec<PhysicalStage>,
 }
 
 impl Sides {
+    /// Moves the stages to the part that only an index answers, which the partitions have: with or without rules.
+    fn take_indexed(&mut self, stages: &mut Vec<Stage>) -> Result<()> {
+        let is_indexed = |stage: &Stage| match stage {
+            Stage::Match(stage) => stage.filter.text().is_some(),
+            Stage::GeoNear(_) | Stage::TextScore(_) => true,
+            _ => false,
+        };
+        while let Some(stage) = stages.first().filter(|stage| is_indexed(stage)) {
+            let text = self.text(stage).ok_or_else(|| {
+                not_over_partitions("$geoNear or $text with variables of an outer pipeline")
+            })?;
+            match stage {
+                Stage::GeoNear(near) => {
+                    let field = near.output.distance_field.clone();
+                    self.metadata.is_near = field.is_none();
+                    let adds = &near.output.adds;
+                    self.metadata.distance = adds.contains(&MetaField::GeoNearDistance);
+                    self.metadata.point = adds.contains(&MetaField::GeoNearPoint);
+                    let carrier = MetaField::GeoNearDistance.carrier();
+                    self.distance_field = Some(field.unwrap_or_else(|| carrier.into()));
+                }
+                Stage::TextScore(_) => self.metadata.score = true,
+                _ => {}
+            }
+            self.stages.extend(text);
+            stages.remove(0);
+        }
+        Ok(())
+    }
+
+    /// True if the partitions have sorted so already, by distance.
+    fn is_sorted_so(&mut self, stage: &Stage) -> bool {
+        let Some(field) = self.distance_field.take() else {
+            return false;
+        };
+        match stage {
+            Stage::Sort(sort) => {
+                let by = sort.pattern.single_field();
+                by.is_some_and(|(path, descending)| path.as_str() == &*field && !descending)
+            }
+            _ => false,
+        }
+    }
+
     fn divide(&mut self, stages: Vec<Stage>) {
         let mut stages = stages.into_iter().peekable();
         while let Some(stage) = stages.peek() {
             // One stage for the fields that are dropped, and one for a limit.
             if self.stages.len() + 2 > PIPELINE_STAGES_MAX {
+                break;
+            }
+            if self.is_sorted_so(stage) {
+                let limit = match stages.next() {
+                    Some(Stage::Sort(sort)) => {
+                        self.order = Some(sort.pattern);
+                        sort.limit
+                    }
+                    _ => None,
+                };
+                if let Some(most) = limit {
+                    let amount = i64::try_from(most).unwrap_or(i64::MAX);
+                    self.stages.push(doc! {"$limit": amount});
+                    self.rest.push(PhysicalStage::Limit(most));
+                }
+                if !self.is_single {
+                    break;
+                }
+                continue;
+            }
+            // A stage that makes other documents would lose what they bring.
+            if self.metadata.is_any() && !keeps_all_fields(stage) {
                 break;
             }
             let Some(text) = self.text(stage) else {
@@ -220,9 +297,16 @@ impl Sides {
     fn text(&self, stage: &Stage) -> Option<Vec<Document>> {
         let amount = |n: u64| i64::try_from(n).ok();
         let text = match stage {
-            Stage::Match(stage) if stage.filter.text().is_none() => {
-                vec![doc! {"$match": stage.source.clone()}]
+            // A rule has put a condition or an order on a field that carries metadata.
+            Stage::Match(stage) if reads_carrier(&stage.needs()) => return None,
+            Stage::Sort(sort)
+                if !sort.pattern.reads_text_score() && reads_carrier(&sort.needs()) =>
+            {
+                return None;
             }
+            Stage::Match(stage) => vec![doc! {"$match": stage.source.clone()}],
+            Stage::GeoNear(_) => vec![stage.explain()],
+            Stage::TextScore(_) => Vec::new(),
             Stage::Project(stage) if stage.is_as_written => {
                 let mut out = DocumentBuilder::new();
                 out.append(stage.name(), stage.source.clone());
@@ -250,7 +334,8 @@ impl Sides {
 
     /// Lets the partitions drop the fields that the rest does not read.
     fn drop_fields(&mut self, wanted: &Needs) {
-        if self.form == PartForm::States {
+        // What documents bring is in a field that no projection names.
+        if self.form == PartForm::States || self.metadata.is_any() {
             return;
         }
         let mut needed = needs_of(&self.rest, wanted);
@@ -290,6 +375,22 @@ fn is_of_one_document(stage: &Stage) -> bool {
             | Stage::Unwind(_)
             | Stage::ReplaceRoot(_)
             | Stage::Redact(_)
+    )
+}
+
+/// True if one of the fields is that of some metadata: no client can name it.
+fn reads_carrier(needs: &Needs) -> bool {
+    match needs {
+        Needs::Fields(fields) => fields.iter().any(|name| name.starts_with('$')),
+        Needs::All => false,
+    }
+}
+
+/// True if the documents that leave a stage are among those that enter it.
+fn keeps_all_fields(stage: &Stage) -> bool {
+    matches!(
+        stage,
+        Stage::Match(_) | Stage::Sort(_) | Stage::Limit(_) | Stage::Skip(_)
     )
 }
 

@@ -6,6 +6,7 @@
 //! | time series, `key` in the metadata | `key` | an index on it |
 //! | time series, any other `key` | `key` | none; no `query`, no `includeLocs` |
 //! | no source | any | |
+//! | several partitions | | each settles the stage; what they return is merged by distance |
 //!
 //! MongoDB answers a `$near` from its index alone: without an index it fails, so clients see which collections have one.
 //! Here the index decides *whether* the query succeeds; distances are measured on the documents the plan reads. A condition
@@ -17,17 +18,18 @@ use std::sync::Arc;
 use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
-use super::cut;
 use super::logical::LogicalSource;
 use super::settings::PlanSettings;
 use crate::error::{Error, ErrorCode, Result, location};
 use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::eval::projection::MetaField;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, Expression, FoldBudget, ParseContext};
 use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
 use crate::index::{Index, IndexPartKind};
 use crate::query::pipeline::{
-    GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
+    GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, ProjectStage, SortStage, Stage,
+    geo_near_not_first,
 };
 use crate::query::source::BucketOptions;
 
@@ -47,7 +49,8 @@ pub fn settle(
     let Some((at, asked)) = near.next() else {
         return Ok(stages);
     };
-    let is_find = matches!(asked.from, NearFrom::Find(_));
+    // Also one that a router has put in the form of a stage.
+    let is_find = asked.output.distance_field.is_none();
     if is_find
         && (at > 0
             || matches!(
@@ -64,8 +67,43 @@ pub fn settle(
         return Err(geo_near_not_first());
     }
     let mut settled = settled(source, asked, settings)?;
-    settled.extend(stages.into_iter().skip(1));
+    // The distance by which the documents of partitions are merged leaves them behind the limits that belong to the order.
+    let carried = carried_for_order(source, asked).then_some(MetaField::GeoNearDistance);
+    let mut rest = stages.into_iter().skip(1).peekable();
+    if let Some(field) = carried {
+        let is_limit = |stage: &Stage| matches!(stage, Stage::Limit(_) | Stage::Skip(_));
+        while let Some(limit) = rest.next_if(is_limit) {
+            settled.push(limit);
+        }
+        settled.push(Stage::Project(ProjectStage::without(field)));
+    }
+    settled.extend(rest);
     Ok(settled)
+}
+
+/// True if the documents of partitions bring their distances for nothing but their order.
+fn carried_for_order(source: &LogicalSource, asked: &GeoNearStage) -> bool {
+    let output = &asked.output;
+    let is_read = output.adds.contains(&MetaField::GeoNearDistance);
+    matches!(source, LogicalSource::Partitions(_)) && output.is_ordered && !is_read
+}
+
+/// Returns the stages over partitions, which settle the `$geoNear` with their indexes.
+fn over_partitions(asked: &GeoNearStage, query: &NearQuery) -> Result<Vec<Stage>> {
+    let mut near = asked.with_constants(query);
+    let field = match &near.output.distance_field {
+        Some(field) => Some(SortPattern::by_field(field, false, &ParseContext::new())?),
+        None if near.output.is_ordered => {
+            let carried = MetaField::GeoNearDistance;
+            if !near.output.adds.contains(&carried) {
+                near.output.adds.push(carried);
+            }
+            Some(SortPattern::by_carrier(carried))
+        }
+        None => None,
+    };
+    let sort = field.map(|pattern| Stage::Sort(SortStage::new(pattern)));
+    Ok([near.into_stage()].into_iter().chain(sort).collect())
 }
 
 fn settled(
@@ -87,7 +125,7 @@ fn settled(
                 Ok(measured_paths(&indexes, query.metric()))
             })?
         }
-        LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$geoNear")),
+        LogicalSource::Partitions(_) => return over_partitions(asked, &query),
         LogicalSource::Rollup(_) => {
             return Err(Error::location(
                 location::NEAR_NOT_ALLOWED,

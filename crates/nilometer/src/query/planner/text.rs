@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use super::cut;
 use super::logical::LogicalSource;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
@@ -31,7 +30,8 @@ pub fn settle(source: &LogicalSource, mut stages: Vec<Stage>) -> Result<Vec<Stag
             text_index(&*records.source)?
         }
         LogicalSource::Measurements(_) | LogicalSource::Rollup(_) => return Err(text_not_first()),
-        LogicalSource::Partitions(_) => return Err(cut::not_over_partitions("$text")),
+        // The partitions have the index: the cut leaves it to them.
+        LogicalSource::Partitions(_) => return Ok(stages),
         LogicalSource::Nothing | LogicalSource::FirstStage => return Err(index_required()),
     };
     for stage in stages.iter_mut().take(2) {
