@@ -2,6 +2,7 @@
 
 mod admin_commands;
 mod apply_ops;
+mod bulk_measurements;
 mod capped;
 mod change_commands;
 mod change_streams;

@@ -7,20 +7,24 @@
 //!                    └── position in nsInfo
 //! ```
 //!
-//! Consecutive inserts into one collection are one batch.
+//! Consecutive inserts into one collection are one batch. If the order does not matter and the command cannot be repeated,
+//! consecutive inserts into all time series are one ([`Bulk::measurements`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::change::{StatementContext, count_value, make_durable};
-use super::insert::write_batch;
+use super::insert::{buckets, insert_measurements, write_batch};
 use super::query;
 use super::query::{PlannedQuery, QueryOptions, open_cursor};
 use super::retryable::{append_retried, refuse_many};
 use super::update::Names;
 use super::{delete, retryable, update};
 use crate::args::Args;
-use crate::catalog::Namespace;
+use crate::catalog::{Collection, Namespace};
 use crate::commands::cursor_reply::FirstBatch;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::generic::RAW_DATA;
@@ -270,7 +274,10 @@ impl Bulk<'_> {
         let mut at = 0;
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
-                OpKind::Insert => self.inserts(at),
+                OpKind::Insert => match self.measurements(at) {
+                    Some(outcomes) => (outcomes, false),
+                    None => self.inserts(at),
+                },
                 OpKind::Update | OpKind::Delete => self.change(at, op),
             };
             for outcome in outcomes {
@@ -341,6 +348,80 @@ impl Bulk<'_> {
             }
         }
         (outcomes, failed)
+    }
+
+    /// Inserts the run of inserts at `at` into time series with one engine batch. `None` if each collection is to have its own:
+    /// because the first that fails ends the command, because what is stored for a repetition belongs to one collection, or
+    /// because there is only one.
+    fn measurements(&self, at: usize) -> Option<Vec<OpResult>> {
+        if self.ordered || self.retryable.is_some() {
+            return None;
+        }
+        let rest = self.ops.get(at..).unwrap_or_default();
+        let inserts = self.by_series_collection(rest);
+        if inserts.len() < 2 {
+            return None;
+        }
+        let count = inserts.iter().map(|(_, positions)| positions.len()).sum();
+        let counters = &self.database.services().counters.operations;
+        counters.insert.add(u64::try_from(count).unwrap_or(0));
+        let document = |position: &usize| {
+            let op = rest.get(*position)?;
+            op.args.value("document").as_document()
+        };
+        let documents: Vec<_> = inserts
+            .iter()
+            .map(|(collection, positions)| {
+                (collection.clone(), positions.iter().filter_map(document))
+            })
+            .collect();
+        let inserted = insert_measurements((self.database, self.operation), &documents);
+        let fine = || OpResult {
+            n: 1,
+            ..OpResult::default()
+        };
+        let mut outcomes: Vec<OpResult> = (0..count).map(|_| fine()).collect();
+        for ((_, positions), inserted) in inserts.iter().zip(inserted) {
+            let errors = match inserted {
+                Ok((_, errors)) => errors,
+                Err(error) => (0..positions.len()).map(|at| (at, error.clone())).collect(),
+            };
+            for (index, error) in errors {
+                outcomes[positions[index]] = OpResult {
+                    error: Some(error),
+                    ..OpResult::default()
+                };
+            }
+        }
+        Some(outcomes)
+    }
+
+    /// Returns the positions of the inserts that `ops` begins with, up to the first that is not into a time series, by their
+    /// collections.
+    fn by_series_collection(&self, ops: &[Op<'_>]) -> Vec<(Arc<Collection>, Vec<usize>)> {
+        let mut places: Vec<Option<usize>> = vec![None; self.namespaces.len()];
+        let mut by_uuid: HashMap<[u8; 16], usize> = HashMap::new();
+        let mut inserts: Vec<(Arc<Collection>, Vec<usize>)> = Vec::new();
+        let ops = ops.iter().take_while(|op| op.kind == OpKind::Insert);
+        for (position, op) in ops.enumerate() {
+            let place = match places[op.namespace] {
+                Some(place) => place,
+                None => {
+                    let namespace = &self.namespaces[op.namespace];
+                    let Some((collection, false)) = buckets(self.database, namespace) else {
+                        break;
+                    };
+                    // Two entries of nsInfo may have one name.
+                    let place = *by_uuid.entry(collection.uuid).or_insert(inserts.len());
+                    if place == inserts.len() {
+                        inserts.push((collection, Vec::new()));
+                    }
+                    *places[op.namespace].insert(place)
+                }
+            };
+            inserts[place].1.push(position);
+        }
+        inserts
     }
 
     fn place<'b>(

@@ -19,7 +19,7 @@ use crate::commands::{
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
-use crate::insertion::{BatchRecord, InsertOptions};
+use crate::insertion::{BatchRecord, InsertOptions, InsertOutcome};
 use crate::limits::WRITE_BATCH_MAX;
 use crate::operation::{Documents, OperationContext, Request};
 use crate::services::LatencyClass;
@@ -74,6 +74,9 @@ fn run(
     Ok(reply(inserted))
 }
 
+/// The number of inserted documents, and the errors of the others by position.
+type InsertedOrErrors = (usize, Vec<(usize, Error)>);
+
 /// Inserts documents into the collection of the name, of any kind; returns the number of inserted documents,
 /// and the errors of the others by position. `record` is stored beside them.
 pub(crate) fn insert_documents<'a>(
@@ -82,7 +85,7 @@ pub(crate) fn insert_documents<'a>(
     documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
     record: Option<&dyn BatchRecord>,
-) -> Result<(usize, Vec<(usize, Error)>)> {
+) -> Result<InsertedOrErrors> {
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
     let ids = ids.object_ids(now_ms);
     let new_id = || ids.draw();
@@ -127,15 +130,39 @@ pub(crate) fn insert_documents<'a>(
             }
         }
     };
+    counted(database, outcome)
+}
+
+/// Inserts documents into time series, each of which occurs once, in one engine batch that is written and not synced. Returns for
+/// each what [`insert_documents`] does.
+pub(crate) fn insert_measurements<'a>(
+    (database, operation): (&Database, &OperationContext),
+    inserts: &[(Arc<Collection>, impl Iterator<Item = DocRef<'a>> + Clone)],
+) -> Vec<Result<InsertedOrErrors>> {
+    let ids = database.services().ids.object_ids(operation.now_ms);
+    let new_id = || ids.draw();
+    let options = InsertOptions {
+        ordered: false,
+        durability: Durability::Buffered,
+        new_id: &new_id,
+        record: None,
+    };
+    let timeseries = database.timeseries();
+    let outcomes = timeseries.insert_together(database.catalog(), inserts, options);
+    let outcomes = outcomes.into_iter();
+    outcomes
+        .map(|outcome| counted(database, outcome?))
+        .collect()
+}
+
+/// Counts the documents of an insert. Fails with an error that is one of the whole command.
+fn counted(database: &Database, outcome: InsertOutcome) -> Result<InsertedOrErrors> {
     if let Some(of_command) = outcome.errors.iter().find(|e| e.error.is_of_command()) {
         return Err(of_command.error.clone());
     }
     let inserted = outcome.inserted;
-    let errors: Vec<_> = outcome
-        .errors
-        .into_iter()
-        .map(|e| (e.index, e.error))
-        .collect();
+    let errors = outcome.errors.into_iter();
+    let errors = errors.map(|e| (e.index, e.error)).collect();
     let counters = &database.services().counters;
     counters.documents.inserted.add(inserted as u64);
     Ok((inserted, errors))
@@ -143,7 +170,10 @@ pub(crate) fn insert_documents<'a>(
 
 /// Returns the bucket collection behind a name; true if the name is that of the buckets, so the documents are
 /// buckets and not measurements.
-fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection>, bool)> {
+pub(super) fn buckets(
+    database: &Database,
+    namespace: &Namespace,
+) -> Option<(Arc<Collection>, bool)> {
     let catalog = database.catalog();
     if let Some(found) = catalog.timeseries(namespace) {
         return Some((found, false));

@@ -11,6 +11,7 @@
 //! ```
 //!
 //! [`Timeseries::insert`] is the entry, [`InsertStatement::run`] the road; each step is one call in it.
+//! [`Timeseries::insert_together`] takes the same steps for several collections, with one batch for all.
 //!
 //! Promises: all accepted documents of a command are stored, or none. A command is answered when its batch is as durable as
 //! the client asked. Replacements of stored measurements follow after the new measurements are committed.
@@ -20,8 +21,9 @@ mod group_by_series;
 mod reorder_meta;
 mod staged_insert;
 mod statement;
+mod together;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 use nilometer_bson::{DocRef, Document};
 use nilometer_storage::Durability;
@@ -29,10 +31,12 @@ use nilometer_storage::Durability;
 use super::Timeseries;
 use super::index::maintenance::IndexMaintainer;
 use super::modify::WriteLockGuard;
-use crate::catalog::{Catalog, Collection};
+use crate::catalog::{Catalog, Collection, DuplicateRule};
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
+use duplicates::PolicyOutcome;
 use duplicates::replace::Replacements;
+use group_by_series::GroupedMeasurements;
 pub(super) use staged_insert::StagedInsert;
 pub(super) use statement::InsertStatement;
 
@@ -90,6 +94,29 @@ pub(super) fn stage_transaction<'a>(
     Ok(staged_insert::stage(insert, indexes, grouped))
 }
 
+/// An insert between its locks and its commit: one policy and one list of indexes hold for all of it.
+struct LockedInsert<'i> {
+    insert: &'i InsertStatement<'i>,
+    rule: RwLockReadGuard<'i, DuplicateRule>,
+    indexes: IndexMaintainer<'i>,
+}
+
+impl LockedInsert<'_> {
+    /// Groups the documents by series, and applies the duplicate policy, which locks the series.
+    fn group<'a>(
+        &self,
+        documents: impl Iterator<Item = DocRef<'a>>,
+    ) -> Result<(GroupedMeasurements<'a>, PolicyOutcome)> {
+        let mut grouped = group_by_series::group(self.insert, &self.indexes, documents)?;
+        let duplicates = duplicates::apply_policy(self.insert, *self.rule, &mut grouped)?;
+        Ok((grouped, duplicates))
+    }
+
+    fn stage(&self, grouped: GroupedMeasurements<'_>) -> StagedInsert {
+        staged_insert::stage(self.insert, &self.indexes, grouped)
+    }
+}
+
 /// The result of one run down the road.
 struct InsertPass {
     outcome: InsertOutcome,
@@ -100,18 +127,23 @@ struct InsertPass {
 }
 
 impl InsertStatement<'_> {
+    /// Locks the duplicate policy of the collection and its list of indexes.
+    fn lock(&self) -> Result<LockedInsert<'_>> {
+        let rule = self.collection.duplicates.read();
+        Ok(LockedInsert {
+            insert: self,
+            rule: rule.unwrap_or_else(PoisonError::into_inner),
+            indexes: IndexMaintainer::lock(self.collection)?,
+        })
+    }
+
     /// Stores the new measurements among the documents, and returns those that replace stored ones.
     fn run<'a>(&self, documents: impl Iterator<Item = DocRef<'a>>) -> Result<InsertPass> {
-        let (timeseries, collection) = (self.timeseries, self.collection);
-        // Both stay locked until the commit: one policy and one list of indexes hold for the whole command.
-        let rule = collection.duplicates.read();
-        let rule = rule.unwrap_or_else(PoisonError::into_inner);
-        let indexes = IndexMaintainer::lock(collection)?;
-
-        let mut grouped = group_by_series::group(self, &indexes, documents)?;
-        let mut duplicates = duplicates::apply_policy(self, *rule, &mut grouped)?;
+        let timeseries = self.timeseries;
+        let locked = self.lock()?;
+        let (grouped, mut duplicates) = locked.group(documents)?;
         let replacements = std::mem::take(&mut duplicates.replacements);
-        let mut staged = staged_insert::stage(self, &indexes, grouped);
+        let mut staged = locked.stage(grouped);
         // A repeated replacement changes nothing, and it is not in this batch.
         if replacements.is_empty() {
             staged.record(self.options.record);
@@ -125,8 +157,7 @@ impl InsertStatement<'_> {
         let is_synced = durability == Durability::Sync && !staged.is_empty();
         let committed = staged.commit(&*timeseries.engine, durability);
         duplicates.release(committed.is_ok());
-        drop(indexes);
-        drop(rule);
+        drop(locked);
         let outcome = staged.finish(timeseries, committed)?;
         Ok(InsertPass {
             outcome,

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Decimal128, ObjectId, Value, array, doc};
+use nilometer_bson::{Decimal128, Document, ObjectId, Value, array, doc};
 use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
 use super::{Fixture, at};
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::error::ErrorCode;
+use crate::insertion::InsertOptions;
 use crate::timeseries::BucketLimits;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
@@ -408,4 +411,45 @@ fn of_a_field_given_twice_the_first_counts() {
         values.iter().all(|v| matches!(v, Value::Int32(1))),
         "{values:?}"
     );
+}
+
+#[test]
+fn a_dropped_collection_fails_alone_in_a_batch_of_several() {
+    let f = Fixture::new();
+    let named = |name: &str, uuid: u8| {
+        let options = doc! { "timeField": "t", "metaField": "m" };
+        let options = TimeseriesOptions::parse(options.as_ref()).unwrap();
+        let name = Namespace::new("db", name).unwrap();
+        let made = f
+            .catalog
+            .create_timeseries(name, [uuid; 16], doc! {}, options);
+        made.unwrap()
+    };
+    let (dropped, other) = (named("dropped", 2), named("other", 3));
+    for keyspace in dropped.storage.keyspaces() {
+        f.engine.drop_keyspace(keyspace).unwrap();
+    }
+    let documents = [at(1, "a", 1), at(2, "a", 2)];
+    let all = || documents.iter().map(Document::as_ref);
+    let inserts = [
+        (other, all()),
+        (dropped, all()),
+        (f.collection.clone(), all()),
+    ];
+    let options = InsertOptions {
+        ordered: false,
+        durability: Durability::Buffered,
+        new_id: &ObjectId::default,
+        record: None,
+    };
+    let results = f.timeseries.insert_together(&f.catalog, &inserts, options);
+    let inserted = results.iter().map(|result| match result {
+        Ok(outcome) => outcome.inserted,
+        Err(error) => {
+            assert_eq!(error.code, ErrorCode::QueryPlanKilled);
+            0
+        }
+    });
+    assert_eq!(inserted.collect::<Vec<_>>(), [2, 0, 2]);
+    assert_eq!(counts(&f), [2]);
 }
