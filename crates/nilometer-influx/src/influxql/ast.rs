@@ -109,6 +109,8 @@ pub struct Select {
     pub fields: Vec<SelectField>,
     /// The measurements.
     pub sources: Vec<Source>,
+    /// The subqueries whose rows are read like those of measurements.
+    pub subqueries: Vec<Select>,
     /// `WHERE`.
     pub condition: Option<Expr>,
     /// `GROUP BY time(interval, offset)`.

@@ -1,6 +1,7 @@
 //! Expressions: operands, and operators by how strongly they bind.
 
 use super::ast::{Cast, Expr, Operator};
+use super::functions::{self, FunctionKind};
 use super::lexer::Token;
 use super::parser::{Parsed, Parser};
 use super::{DEPTH_MAX, OPERATORS_MAX};
@@ -146,6 +147,7 @@ impl Parser<'_> {
                     None => self.expression()?,
                 });
             }
+            self.check_function(at, &name)?;
             return Ok(Expr::Call(name, arguments));
         }
         let upper = word.to_ascii_uppercase();
@@ -165,6 +167,17 @@ impl Parser<'_> {
             )),
             _ => Ok(Expr::Name(word, self.cast()?)),
         }
+    }
+
+    /// Fails at the name of a function that does not exist or is not supported. `now` and `time` are no functions of the table.
+    fn check_function(&self, at: usize, name: &str) -> Parsed<()> {
+        let message = match functions::find(name).map(|function| function.kind) {
+            None if matches!(name, "now" | "time") => return Ok(()),
+            None => format!("undefined function {name}()"),
+            Some(FunctionKind::Refused(why)) => format!("the function {name}(): {why}"),
+            Some(_) => return Ok(()),
+        };
+        Err(self.lexer.error(at, message))
     }
 
     /// Reads `::type`, if it follows.

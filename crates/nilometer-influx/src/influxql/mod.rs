@@ -7,7 +7,7 @@
 //! Select {fields, sources, condition, group_by, fill, …}
 //! ```
 //!
-//! The language is that of InfluxDB 1.8, without subqueries, `INTO` and the statements that manage users and shards: the parser names
+//! The language is that of InfluxDB 1.8, without `INTO` and the statements that manage users and shards: the parser names
 //! what it refuses. [`functions`] is the table of functions. Errors say what was found and where, as InfluxDB does.
 
 pub mod ast;
@@ -27,6 +27,9 @@ pub const QUERY_BYTES_MAX: usize = 256 * 1024;
 
 /// How deep expressions nest.
 pub const DEPTH_MAX: usize = 64;
+
+/// How deep subqueries nest.
+pub const SUBQUERY_DEPTH_MAX: usize = 8;
 
 /// Operators of one statement.
 pub const OPERATORS_MAX: usize = 2048;

@@ -7,7 +7,7 @@ use super::ast::{
     SourceName, Statement,
 };
 use super::lexer::{Lexer, Token};
-use super::{LIST_MAX, ParseError, QUERY_BYTES_MAX, STATEMENTS_MAX};
+use super::{LIST_MAX, ParseError, QUERY_BYTES_MAX, STATEMENTS_MAX, SUBQUERY_DEPTH_MAX};
 
 /// Values of `$name`.
 pub type Bindings = HashMap<String, Expr>;
@@ -25,6 +25,7 @@ pub fn parse(text: &str, bindings: &Bindings) -> Parsed<Vec<Statement>> {
         lexer: Lexer::new(text),
         bindings,
         depth: 0,
+        subqueries: 0,
         operators: 0,
     };
     if text.len() > QUERY_BYTES_MAX {
@@ -56,6 +57,8 @@ pub(super) struct Parser<'a> {
     pub(super) bindings: &'a Bindings,
     /// How deep the expression nests.
     pub(super) depth: usize,
+    /// How deep the subquery nests.
+    subqueries: usize,
     /// Operators of the statement.
     pub(super) operators: usize,
 }
@@ -126,7 +129,7 @@ impl Parser<'_> {
 
     fn statement(&mut self) -> Parsed<Statement> {
         if self.at_word("SELECT")? {
-            return self.select();
+            return Ok(Statement::Select(Box::new(self.select()?)));
         }
         if self.take_word("SHOW")? {
             return self.show();
@@ -361,9 +364,6 @@ impl Parser<'_> {
 
     /// Reads `m`, `policy.m`, `db.policy.m`, `db..m`; the measurement may be a pattern.
     fn source(&mut self) -> Parsed<Source> {
-        if matches!(self.peek()?, Token::Sign("(")) {
-            return Err(self.here("subqueries are not supported"));
-        }
         let mut names = Vec::new();
         let name = loop {
             if let Some(pattern) = self.lexer.regex()? {
@@ -392,7 +392,36 @@ impl Parser<'_> {
         })
     }
 
-    fn select(&mut self) -> Parsed<Statement> {
+    /// Reads the sources of `SELECT`: measurements and subqueries in parentheses.
+    fn select_sources(&mut self) -> Parsed<(Vec<Source>, Vec<Select>)> {
+        let (mut sources, mut subqueries) = (Vec::new(), Vec::new());
+        loop {
+            self.check_list(sources.len() + subqueries.len())?;
+            if matches!(self.peek()?, Token::Sign("(")) {
+                subqueries.push(self.subquery()?);
+            } else {
+                sources.push(self.source()?);
+            }
+            if !self.take_sign(",")? {
+                return Ok((sources, subqueries));
+            }
+        }
+    }
+
+    fn subquery(&mut self) -> Parsed<Select> {
+        if self.subqueries == SUBQUERY_DEPTH_MAX {
+            let message = format!("subqueries nest more than {SUBQUERY_DEPTH_MAX} deep");
+            return Err(self.here(message));
+        }
+        self.subqueries += 1;
+        self.expect_sign("(")?;
+        let select = self.select()?;
+        self.expect_sign(")")?;
+        self.subqueries -= 1;
+        Ok(select)
+    }
+
+    fn select(&mut self) -> Parsed<Select> {
         self.expect_word("SELECT")?;
         let mut fields = vec![self.select_field()?];
         while self.take_sign(",")? {
@@ -403,7 +432,7 @@ impl Parser<'_> {
             return Err(self.here("INTO is not supported"));
         }
         self.expect_word("FROM")?;
-        let sources = self.sources()?;
+        let (sources, subqueries) = self.select_sources()?;
         let condition = match self.take_word("WHERE")? {
             true => Some(self.expression()?),
             false => None,
@@ -411,6 +440,7 @@ impl Parser<'_> {
         let mut select = Select {
             fields,
             sources,
+            subqueries,
             condition,
             interval: None,
             dimensions: Vec::new(),
@@ -438,7 +468,7 @@ impl Parser<'_> {
             };
             self.expect_sign(")")?;
         }
-        Ok(Statement::Select(Box::new(select)))
+        Ok(select)
     }
 
     fn select_field(&mut self) -> Parsed<SelectField> {
@@ -671,10 +701,6 @@ mod tests {
     fn what_is_not_supported_is_refused_by_name() {
         for (text, expected) in [
             (
-                "SELECT a FROM (SELECT b FROM c)",
-                "subqueries are not supported at line 1, char 15",
-            ),
-            (
                 "SELECT a INTO b FROM c",
                 "INTO is not supported at line 1, char 10",
             ),
@@ -694,6 +720,18 @@ mod tests {
                 "SELECT a FROM m GROUP BY 5",
                 "only time and tag dimensions allowed",
             ),
+            (
+                "SELECT a,\n  frobnicate(b) FROM m",
+                "undefined function frobnicate() at line 2, char 3",
+            ),
+            (
+                "SELECT a FROM m WHERE foo(a) > 1",
+                "undefined function foo() at line 1, char 23",
+            ),
+            (
+                "SELECT mode(a) FROM m",
+                "the function mode(): it is not supported yet at line 1, char 8",
+            ),
             ("SELECT FROM m", "found FROM, expected identifier"),
             ("SELECT a FROM m ORDER BY b", "only ORDER BY time supported"),
             (
@@ -709,6 +747,16 @@ mod tests {
             let error = parse(text, &Bindings::new()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
+        let nested = |depth| {
+            format!(
+                "SELECT a FROM {}m{}",
+                "(SELECT a FROM ".repeat(depth),
+                ")".repeat(depth)
+            )
+        };
+        assert!(parse(&nested(SUBQUERY_DEPTH_MAX), &Bindings::new()).is_ok());
+        let error = parse(&nested(SUBQUERY_DEPTH_MAX + 1), &Bindings::new()).unwrap_err();
+        assert!(error.message.contains("nest more than 8 deep"), "{error}");
         let deep = format!("SELECT {}a{} FROM m", "(".repeat(100), ")".repeat(100));
         assert!(parse(&deep, &Bindings::new()).is_err());
         let long = format!("SELECT a FROM m WHERE a{}", "+1".repeat(3000));

@@ -44,6 +44,11 @@ pub const SUPPORT: &[Support] = &[
         "the only policy is `autogen`",
     ),
     yes(
+        "subqueries, also several, nested and beside measurements",
+        "SELECT max(b) FROM (SELECT mean(a) AS b FROM m GROUP BY t), (SELECT b FROM n), o",
+        "nested at most eight deep; at most 16 MiB of inner rows; names of columns without dots",
+    ),
+    yes(
         "`WHERE` with `=`, `!=`, `<`, `>`, `=~`, `!~`, `AND`, `OR`, arithmetic",
         "SELECT a FROM m WHERE t = 'x' AND (a > 1 OR b =~ /x/)",
         "conditions on `time` are joined by `AND` only, as in InfluxDB",
@@ -121,7 +126,6 @@ pub const SUPPORT: &[Support] = &[
         "DROP MEASUREMENT m",
         "by POST only",
     ),
-    no("subqueries", "SELECT a FROM (SELECT b FROM m)"),
     no("`INTO`", "SELECT a INTO b FROM m"),
     no("`DELETE`, `DROP SERIES`", "DELETE FROM m"),
     no(

@@ -39,6 +39,25 @@ pub struct SeriesHead {
     pub columns: Vec<String>,
 }
 
+/// Takes the rows of a statement, series by series.
+pub(super) trait Rows {
+    /// Begins a series.
+    fn begin_series(&mut self, head: SeriesHead) -> Result<(), String>;
+
+    /// Takes a row of the series: its time, and the values of the other columns.
+    fn row(&mut self, cells: &[Cell]) -> Result<(), String>;
+}
+
+impl Rows for Output<'_> {
+    fn begin_series(&mut self, head: SeriesHead) -> Result<(), String> {
+        Output::begin_series(self, head)
+    }
+
+    fn row(&mut self, cells: &[Cell]) -> Result<(), String> {
+        Output::row(self, cells)
+    }
+}
+
 /// Takes the results of statements and writes them.
 pub struct Output<'w> {
     write: &'w mut dyn FnMut(&[u8]) -> Result<(), String>,

@@ -53,6 +53,18 @@ impl TimeRange {
         Ok(())
     }
 
+    /// Returns the times in both ranges.
+    pub(super) fn intersection(self, other: Self) -> Self {
+        let both = |a: Option<i64>, b: Option<i64>, choose: fn(i64, i64) -> i64| match (a, b) {
+            (Some(a), Some(b)) => Some(choose(a, b)),
+            (one, None) | (None, one) => one,
+        };
+        Self {
+            from: both(self.from, other.from, i64::max),
+            to: both(self.to, other.to, i64::min),
+        }
+    }
+
     /// Returns the first millisecond in the range.
     pub(super) fn first_ms(self) -> Option<i64> {
         let from = self.from?;

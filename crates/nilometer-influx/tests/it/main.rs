@@ -5,3 +5,4 @@ mod mappings;
 mod oracle;
 mod queries;
 mod store;
+mod subqueries;

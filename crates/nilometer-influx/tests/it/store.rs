@@ -19,10 +19,15 @@ pub(crate) const NOW_MS: i64 = 1_704_153_600_000;
 pub(crate) struct TestStore {
     database: Database,
     session: ClientSession,
+    /// Cursors fail after their first batch.
+    pub(crate) breaks: bool,
 }
 
 impl Store for TestStore {
     fn run(&mut self, command: Document) -> Result<Document, String> {
+        if self.breaks && !command.get("getMore").is_missing() {
+            return Err("the disk broke".to_owned());
+        }
         let reply = self
             .database
             .run_command(&mut self.session, &Request::new(command));
@@ -58,6 +63,7 @@ impl TestStore {
         Self {
             database: Database::in_memory().expect("a database"),
             session: ClientSession::embedded(),
+            breaks: false,
         }
     }
 

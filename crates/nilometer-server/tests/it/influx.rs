@@ -533,14 +533,14 @@ fn queries_are_answered_at_once_and_in_chunks() {
     for (statements, status, expected) in [
         ("SELECT FROM", 400, "error parsing query: found FROM"),
         (
-            "SELECT a FROM (SELECT b FROM c)",
+            "SELECT sample(usage, 2) FROM cpu",
             400,
-            "subqueries are not supported",
+            "the function sample(): it is not supported yet at line 1, char 8",
         ),
         (
-            "SELECT sample(usage, 2) FROM cpu",
+            "SELECT max(m) FROM (SELECT mean(usage) AS m FROM cpu GROUP BY host)",
             200,
-            "the function sample(): it is not supported yet",
+            "\"columns\":[\"time\",\"max\"]",
         ),
     ] {
         let answer = influx.query(statements, "");
@@ -565,6 +565,26 @@ fn queries_are_answered_at_once_and_in_chunks() {
         to_relaxed(reply.as_ref()).contains("\"expireAfterSeconds\":3600"),
         "{reply:?}"
     );
+}
+
+#[test]
+fn an_answer_that_breaks_ends_with_the_error() {
+    let influx = Influx::start(&["--setParameter", "enableTestCommands=1"]);
+    let lines: String = (0..30_000)
+        .map(|at| format!("many v={at} {at}\n"))
+        .collect();
+    influx.write(&lines);
+    let failure = doc! {"failCommands": array!["getMore"], "errorCode": 96};
+    let point = doc! {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": failure};
+    for more in ["", "&chunked=true"] {
+        let reply = influx.server.connect().run_on("admin", &point);
+        assert!(is_ok(&reply), "{reply:?}");
+        let answer = influx.query("SELECT v FROM many", more);
+        let end = &answer.body[answer.body.len().saturating_sub(200)..];
+        assert!(answer.body.contains("[0,0]"), "{end}");
+        assert!(end.contains("\"error\":\""), "{end}");
+        assert!(!answer.body.contains("[29999,29999]"));
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `SELECT`.
 //!
 //! Each measurement is read by pipelines of its own. Its series are those that differ in the tags of `GROUP BY`, in order of
-//! their values. Times ascend within a series, or descend.
+//! their values. Times ascend within a series, or descend. The rows of subqueries are read like measurements ([`subquery`]).
 
 mod aggregates;
 mod multiple;
 mod plan;
 mod raw;
+mod subquery;
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::cell::Cell;
 use super::condition;
-use super::output::{Output, SeriesHead};
+use super::output::{Rows, SeriesHead};
 use super::times::{NS_PER_MS, PieceBegin, TimeRange, Windows, constant};
 use super::{POINTS_MAX, RETENTION_POLICY, Store, database};
 use crate::influxql::ast::{Dimension, Source, SourceName};
@@ -36,10 +37,11 @@ struct Query<'a> {
     plan: &'a Plan,
     range: TimeRange,
     conjuncts: &'a [&'a Expr],
-    /// Tags of `GROUP BY`, and their paths where the measurement has them.
-    tags: &'a [(String, Option<String>)],
+    tags: &'a TagPaths,
     windows: Option<&'a Windows>,
     now_ms: i64,
+    /// The stage with the rows of subqueries, if they are read and not a collection.
+    given: Option<&'a Document>,
 }
 
 /// The values of the tags of `GROUP BY`.
@@ -63,11 +65,23 @@ pub(super) fn run(
     store: &mut dyn Store,
     db: Option<&str>,
     select: &Select,
-    output: &mut Output<'_>,
+    output: &mut dyn Rows,
+) -> Result<(), String> {
+    run_within(store, db, select, TimeRange::ALL, output)
+}
+
+/// Executes a statement over the times that are in `bounds`, too.
+fn run_within(
+    store: &mut dyn Store,
+    db: Option<&str>,
+    select: &Select,
+    bounds: TimeRange,
+    output: &mut dyn Rows,
 ) -> Result<(), String> {
     let zone = zone(select)?;
     let now_ms = store.now_ms();
     let (range, conjuncts) = condition::split(select.condition.as_ref(), now_ms, zone.as_ref())?;
+    let range = range.intersection(bounds);
     let windows = windows(select, zone, now_ms)?;
     for (db, measurement) in measurements(store, db, &select.sources)? {
         let Some(planned) = planned(store, select, db, &measurement)? else {
@@ -89,23 +103,33 @@ pub(super) fn run(
             tags: &tags,
             windows: windows.as_ref(),
             now_ms,
+            given: None,
         };
-        match &plan.kind {
-            PlanKind::Raw => raw::run(store, &query, output)?,
-            PlanKind::Aggregates => {
-                let collected = aggregates::collect(store, &query)?;
-                let rows = |windows| collected.rows(&query, windows);
-                query.write(collected.series(), rows, output)?;
-            }
-            PlanKind::Selector(at) => {
-                let series = multiple::selected(store, &query, *at)?;
-                query.write(series, Ok, output)?;
-            }
-            PlanKind::Multiple(multiple) => {
-                let series = multiple::collect(store, &query, multiple)?;
-                query.write(series, Ok, output)?;
-            }
-        }
+        query.run(store, output)?;
+    }
+    if select.subqueries.is_empty() {
+        return Ok(());
+    }
+    for (measurement, rows) in subquery::rows(store, db, select, range)? {
+        let schema = rows.schema();
+        let Some((tags, plan)) = planned_for(select, &schema)? else {
+            continue;
+        };
+        let stage = rows.stage();
+        let query = Query {
+            select,
+            db: database(db, None)?,
+            measurement: &measurement,
+            schema: &schema,
+            plan: &plan,
+            range,
+            conjuncts: &conjuncts,
+            tags: &tags,
+            windows: windows.as_ref(),
+            now_ms,
+            given: Some(&stage),
+        };
+        query.run(store, output)?;
     }
     Ok(())
 }
@@ -125,7 +149,10 @@ fn windows(
 }
 
 /// What a statement needs to know of a measurement: its schema, the tags of `GROUP BY` and its plan.
-type Planned = (MeasurementSchema, Vec<(String, Option<String>)>, Plan);
+type Planned = (MeasurementSchema, TagPaths, Plan);
+
+/// The tags of `GROUP BY`, and their paths where the measurement has them.
+type TagPaths = Vec<(String, Option<String>)>;
 
 /// Plans a statement for a measurement. `None` if it does not exist or has none of the fields.
 fn planned(
@@ -143,11 +170,20 @@ fn planned(
             exact = true;
             continue;
         }
-        let tags = dimensions(select, &schema)?;
-        let names: Vec<String> = tags.iter().map(|(name, _)| name.clone()).collect();
-        let plan = plan::plan(select, &schema, &names)?;
-        return Ok(plan.map(|plan| (MeasurementSchema::clone(&schema), tags, plan)));
+        let planned = planned_for(select, &schema)?;
+        return Ok(planned.map(|(tags, plan)| (MeasurementSchema::clone(&schema), tags, plan)));
     }
+}
+
+/// Plans a statement for a schema. `None` if it has none of the fields.
+fn planned_for(
+    select: &Select,
+    schema: &MeasurementSchema,
+) -> Result<Option<(TagPaths, Plan)>, String> {
+    let tags = dimensions(select, schema)?;
+    let names: Vec<String> = tags.iter().map(|(name, _)| name.clone()).collect();
+    let plan = plan::plan(select, schema, &names)?;
+    Ok(plan.map(|plan| (tags, plan)))
 }
 
 /// Fails unless the user may read a collection.
@@ -194,10 +230,7 @@ fn knows_names(select: &Select, schema: &MeasurementSchema) -> bool {
 }
 
 /// Returns the tags of `GROUP BY`, each once, and their paths.
-fn dimensions(
-    select: &Select,
-    schema: &MeasurementSchema,
-) -> Result<Vec<(String, Option<String>)>, String> {
+fn dimensions(select: &Select, schema: &MeasurementSchema) -> Result<TagPaths, String> {
     let mut names: Vec<String> = Vec::new();
     for dimension in &select.dimensions {
         match dimension {
@@ -291,12 +324,37 @@ pub(super) fn name_filter(filter: &SourceName) -> Result<Box<dyn Fn(&str) -> boo
 }
 
 impl Query<'_> {
+    /// Writes the rows of the statement.
+    fn run(&self, store: &mut dyn Store, output: &mut dyn Rows) -> Result<(), String> {
+        match &self.plan.kind {
+            PlanKind::Raw => raw::run(store, self, output),
+            PlanKind::Aggregates => {
+                let collected = aggregates::collect(store, self)?;
+                let rows = |windows| collected.rows(self, windows);
+                self.write(collected.series(), rows, output)
+            }
+            PlanKind::Selector(at) => {
+                let series = multiple::selected(store, self, *at)?;
+                self.write(series, Ok, output)
+            }
+            PlanKind::Multiple(multiple) => {
+                let series = multiple::collect(store, self, multiple)?;
+                self.write(series, Ok, output)
+            }
+        }
+    }
+
     /// Returns the stage that selects documents of a range, and of these those with a value at a path.
     fn match_stage(
         &self,
         range: TimeRange,
         with: Option<&str>,
     ) -> Result<Option<Document>, String> {
+        // The rows of subqueries were selected by the time already.
+        let range = match self.given {
+            None => range,
+            Some(_) => TimeRange::ALL,
+        };
         let filter = condition::filter(range, self.conjuncts, self.schema)?;
         let exists = with.map(|path| {
             let mut exists = DocumentBuilder::new();
@@ -417,9 +475,14 @@ impl Query<'_> {
         stages: Vec<Document>,
         visit: &mut dyn FnMut(DocRef<'_>) -> Result<bool, String>,
     ) -> Result<(), String> {
-        let stages: Vec<Value> = stages.into_iter().map(Value::from).collect();
+        let source = match self.given {
+            None => Value::from(self.schema.collection.as_str()),
+            Some(_) => Value::Int32(1),
+        };
+        let stages = self.given.cloned().into_iter().chain(stages);
+        let stages: Vec<Value> = stages.map(Value::from).collect();
         let command = doc! {
-            "aggregate": self.schema.collection.as_str(),
+            "aggregate": source,
             "pipeline": Value::Array(stages.into_iter().collect()),
             "cursor": doc! {},
             "allowDiskUse": true,
@@ -454,7 +517,7 @@ impl Query<'_> {
         &self,
         mut series: Vec<(SeriesKey, T)>,
         mut rows: impl FnMut(T) -> Result<Vec<Row>, String>,
-        output: &mut Output<'_>,
+        output: &mut dyn Rows,
     ) -> Result<(), String> {
         series.sort_by(|a, b| compare_keys(&a.0, &b.0));
         let limits = self.select.limits;

@@ -139,6 +139,23 @@ pub(super) enum AggregateFunction {
     StdDev,
 }
 
+/// True if a statement has a function that windows are for.
+pub(super) fn has_aggregates(select: &Select) -> bool {
+    let mut found = false;
+    for field in &select.fields {
+        field.expr.walk(&mut |one| {
+            if let Expr::Call(name, _) = one {
+                let kind = functions::find(name).map(|function| function.kind);
+                found |= matches!(
+                    kind,
+                    Some(FunctionKind::Aggregate | FunctionKind::Selector | FunctionKind::Multiple)
+                );
+            }
+        });
+    }
+    found
+}
+
 /// Plans a statement for a measurement. `tags` are those of `GROUP BY`. `None` if it has none of the fields.
 pub(super) fn plan(
     select: &Select,

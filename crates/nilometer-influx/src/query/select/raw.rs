@@ -4,7 +4,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::super::Store;
 use super::super::cell::Cell;
-use super::super::output::Output;
+use super::super::output::Rows;
 use super::super::times::NS_PER_MS;
 use super::super::transform::Transform;
 use super::plan::Leaf;
@@ -14,7 +14,7 @@ use super::{Query, Row, SeriesKey, check_points};
 pub(super) fn run(
     store: &mut dyn Store,
     query: &Query<'_>,
-    output: &mut Output<'_>,
+    output: &mut dyn Rows,
 ) -> Result<(), String> {
     let transforms = query
         .plan
@@ -102,9 +102,9 @@ fn stages(query: &Query<'_>, descends: bool, transforms: bool) -> Result<Vec<Doc
 }
 
 /// Writes documents as rows of their series.
-struct Writer<'q, 'o, 'w> {
+struct Writer<'q, 'o> {
     query: &'q Query<'q>,
-    output: &'o mut Output<'w>,
+    output: &'o mut dyn Rows,
     /// The series of the last document.
     key: Option<SeriesKey>,
     /// Series so far.
@@ -119,7 +119,7 @@ struct Writer<'q, 'o, 'w> {
     collects: bool,
 }
 
-impl Writer<'_, '_, '_> {
+impl Writer<'_, '_> {
     /// Adds a document. False if no further one is needed.
     fn add(&mut self, document: DocRef<'_>) -> Result<bool, String> {
         let ValueRef::DateTime(ms) = document.get("t") else {
