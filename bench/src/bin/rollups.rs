@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! ingest   two million measurements: without a rollup, with one by the hour, with a hierarchy of minute, hour and day
-//! queries  double-groupby-all by day with the planner's use of the rollup and without it; a rollup whose last hour is dirty
+//! queries  double-groupby-all by day with the planner's use of the rollup and without it; one series of the rollup by the hour
+//!          without and with an index; a rollup whose last hour is dirty
 //! late     a refresh after late measurements in one, ten and all parts of a hundred of the bins
 //! ```
 //!
@@ -356,6 +357,8 @@ fn queries(fresh: &mut Fresh, generator: &mut Generator, rows: i64) {
         println!("| {name} | {:.2} | {times:.1} |", milliseconds(took));
     }
 
+    one_series(fresh);
+
     let end = START_MS + rows / HOSTS * STEP_MS;
     let from = Value::DateTime(end - DAY_MS);
     let all = array![];
@@ -385,6 +388,25 @@ fn queries(fresh: &mut Fresh, generator: &mut Generator, rows: i64) {
             dirty.as_secs_f64() / clean.as_secs_f64()
         );
     }
+}
+
+/// One series of the rollup by the hour, without and with an index.
+fn one_series(fresh: &mut Fresh) {
+    let of_host = array![doc! {"$match": doc! {"host": "host_42"}}];
+    let (scanned, expected) = fresh.time("hourly", &of_host);
+    let index = doc! {"key": doc! {"host": 1, "time": 1}, "name": "host_1_time_1"};
+    let begun = Instant::now();
+    fresh.run(doc! {"createIndexes": "hourly", "indexes": array![index]});
+    let made = begun.elapsed();
+    let (indexed, found) = fresh.time("hourly", &of_host);
+    assert_eq!(found, expected, "the index leads to all bins");
+    println!(
+        "| one series of the rollup by the hour | ms |\n|---|---:|\n| without an index | {:.2} |\n| by an index, made in {made:.2?} | {:.2} |",
+        milliseconds(scanned),
+        milliseconds(indexed)
+    );
+    // Refreshes that follow are those of a rollup without indexes.
+    fresh.run(doc! {"dropIndexes": "hourly", "index": "host_1_time_1"});
 }
 
 /// Refreshes after late measurements in some of the bins.
