@@ -235,8 +235,14 @@ impl Drop for Set {
             for at in 0..SERVERS {
                 let log = std::fs::read_to_string(self.directory.path().join(format!("log-{at}")));
                 let log = log.unwrap_or_default();
-                let last = log.lines().rev().take(12).collect::<Vec<_>>();
-                eprintln!("server {at}:\n{}", last.join("\n"));
+                // Clients that look for the one that writes fill the rest.
+                let telling = |line: &&str| {
+                    !["NETWORK", "COMMAND"]
+                        .iter()
+                        .any(|c| line.contains(&format!("\"c\":\"{c}\"")))
+                };
+                let last = log.lines().rev().filter(telling).take(24);
+                eprintln!("server {at}:\n{}", last.collect::<Vec<_>>().join("\n"));
             }
         }
     }
