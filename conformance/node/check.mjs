@@ -54,11 +54,9 @@ async function defineIndexes() {
   assert.equal(await codeOf(() => indexed.createIndex({ d: 1 }, { name: "other" })), 85);
   assert.equal(await indexed.createIndex({ c: "text" }), "c_text");
   await indexed.insertOne({ _id: 200, b: 200, c: "running cats" });
-  if (has("text_search")) {
-    const score = { $meta: "textScore" };
-    const texts = indexed.find({ $text: { $search: "run" } }).project({ _id: 1, score }).sort({ score });
-    assert.deepEqual(await texts.toArray(), [{ _id: 200, score: 0.75 }]);
-  }
+  const score = { $meta: "textScore" };
+  const texts = indexed.find({ $text: { $search: "run" } }).project({ _id: 1, score }).sort({ score });
+  assert.deepEqual(await texts.toArray(), [{ _id: 200, score: 0.75 }]);
   await indexed.dropIndex("a_1_b_-1");
   assert.equal(await codeOf(() => indexed.dropIndex("absent")), 27);
   assert.equal(await indexed.indexExists("d_1"), true);

@@ -176,7 +176,7 @@ export const tour = (db) => ({
   async tour_geo(air) {
     await air.createIndex({ "room.place": "2dsphere" });
     const near = { near: HALL.place, key: "room.place", distanceField: "d", minDistance: 1000, spherical: true };
-    if (has("geo_near")) equal(await ids(air.aggregate([{ $geoNear: near }])), [1, 3, 5, 7]);
+    equal(await ids(air.aggregate([{ $geoNear: near }])), [1, 3, 5, 7]);
     const square = [[[0.005, -1], [1, -1], [1, 1], [0.005, 1], [0.005, -1]]];
     equal(await ids(air.find({ "room.place": { $geoWithin: { $geometry: { type: "Polygon", coordinates: square } } } })), [1, 3, 5, 7]);
     equal(await codeOf(() => air.find({ "room.place": { $geoWithin: { $geometry: HALL.place } } }).toArray()), 2);

@@ -222,8 +222,7 @@ def ordinary_collection():
     plain.drop()
     follow_collations()
     define_indexes()
-    if has("text_search"):
-        search_texts()
+    search_texts()
     rename()
     validators()
     follow_a_log()

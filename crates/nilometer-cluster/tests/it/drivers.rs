@@ -13,18 +13,10 @@ use crate::server::{Server, url};
 use crate::support::Scratch;
 
 /// Parts of checks that a router does not have, and why. The clients say which they have left out.
-const LEFT_OUT: [(&str, &str); 4] = [
+const LEFT_OUT: [(&str, &str); 2] = [
     (
         "buckets",
         "a router reads measurements: buckets of one time are in several partitions, as documents they are refused (115)",
-    ),
-    (
-        "text_search",
-        "scores and the text index are those of a partition: $text is refused (115)",
-    ),
-    (
-        "geo_near",
-        "$geoNear must be the first stage over one index: it is refused (115)",
     ),
     (
         "tailable_cursors",
