@@ -21,6 +21,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::store_error;
 
+/// The name of the database with the catalog.
+pub(crate) const CATALOG: &str = "config";
+
 /// The name of the object.
 const CLUSTER: &str = "cluster";
 
@@ -67,6 +70,11 @@ impl ClusterDescription {
             partitions,
             key: hexadecimal(&random::<KEY_BYTES>()?),
         })
+    }
+
+    /// True if a database of the cluster has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        name == CATALOG || self.names().iter().any(|known| known == name)
     }
 
     /// Returns the names of the partitions.

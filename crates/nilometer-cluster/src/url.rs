@@ -21,7 +21,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
-use crate::description::{self, ClusterDescription, find_or_create};
+use crate::description::{self, CATALOG, ClusterDescription, find_or_create};
 use crate::engine::runtime;
 use crate::error::store_error;
 use crate::probe::{StoreAbilities, probe};
@@ -263,6 +263,24 @@ impl StorageUrl {
         let store = self.store(impatient())?;
         let found = runtime(&self.path, 1)?.block_on(description::find(&store, &self.path))?;
         Ok(found.is_some())
+    }
+
+    /// Returns the URL of an existing database: the one at the URL, or the one of the cluster there with that name, `config` or a
+    /// partition.
+    pub fn database(&self, name: Option<&str>) -> Result<Self> {
+        self.check_exists()?;
+        let store = self.store(impatient())?;
+        let cluster = runtime(&self.path, 1)?.block_on(description::find(&store, &self.path))?;
+        let refused = |reason: String| Err(Error::Store { reason });
+        match (cluster, name) {
+            (None, None) => Ok(self.clone()),
+            (None, Some(_)) => refused("there is no cluster, so it has no partitions".to_owned()),
+            (Some(cluster), Some(name)) if cluster.has(name) => Ok(self.part(name)),
+            (Some(cluster), _) => refused(format!(
+                "there is a cluster: name one of its databases, which are {CATALOG} and p0001 to p{:04}",
+                cluster.partitions
+            )),
+        }
     }
 
     /// Returns the URL of a database of the cluster at the URL.

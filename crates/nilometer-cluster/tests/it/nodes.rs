@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 
-use crate::server::{Server, command, exchange, receive, refused, send, url};
+use crate::server::{Server, command, exchange, receive, refused, run, send, url};
 use crate::support::Scratch;
 
 /// Time for partitions to be taken over, on a slow machine.
@@ -409,4 +409,59 @@ fn what_only_nodes_may_ask_is_refused() {
         );
         assert!(told.contains(text), "{told}");
     }
+}
+
+/// Each database of a cluster is copied out of it, beside the node that writes it, and checked there.
+#[test]
+fn partitions_are_copied_and_verified() {
+    let directory = Scratch::new("nodes-copied");
+    let url = url(&directory.path().join("cluster"));
+    let first = node(&url, &["--partitions", "2"]);
+    until_owned(&first, &[&first]);
+    shard(&first);
+    insert(&first, 0, 500);
+    let target = |name: &str| directory.path().join(name).display().to_string();
+    for name in ["config", "p0001", "p0002"] {
+        let target = target(name);
+        let copied = run(&["copy", "--partition", name, &url, &target]);
+        assert!(copied.status.success(), "{copied:?}");
+        let checked = run(&["verify", &target]);
+        assert!(checked.status.success(), "{checked:?}");
+        let told = run(&["inspect", &target]);
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("garden.system.buckets.ts"), "{name}: {told}");
+    }
+    // Together they have everything.
+    let counts = ["p0001", "p0002"].map(|name| {
+        let server = Server::start(&["--dbpath", &target(name)]);
+        let reply = command(&server, doc! { "count": "ts", "query": {} });
+        reply.get_i32("n").expect("a count")
+    });
+    assert!(
+        counts.iter().sum::<i32>() == 500 && counts.iter().all(|count| *count > 0),
+        "{counts:?}"
+    );
+    check(&first, 500);
+    let told = refused(&["copy", &url, &target("whole")], 100);
+    assert!(
+        told.contains("name one of its databases, which are config and p0001 to p0002"),
+        "{told}"
+    );
+    for name in ["p0003", "p1", "members"] {
+        let told = refused(&["copy", "--partition", name, &url, &target("other")], 100);
+        assert!(told.contains("there is a cluster"), "{told}");
+    }
+    let copy = [
+        "copy",
+        "--partition",
+        "p0001",
+        &target("p0001"),
+        &target("x"),
+    ]
+    .map(str::to_owned);
+    let copy: Vec<&str> = copy.iter().map(String::as_str).collect();
+    assert!(refused(&copy, 2).contains("the URL of a cluster"));
+    // No database begins in the place of a cluster.
+    let told = refused(&["copy", &target("p0001"), &url], 100);
+    assert!(told.contains("there is a cluster"), "{told}");
 }

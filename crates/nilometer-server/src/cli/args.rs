@@ -240,6 +240,9 @@ pub(crate) struct CopyArgs {
     pub(crate) from: String,
     /// Directory or URL of the copy
     pub(crate) to: String,
+    /// Database of the cluster at FROM: config, or a partition such as p0001
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
     /// Endpoint of s3://, gs:// or az:// storage; default: AWS_ENDPOINT_URL and the like
     #[arg(long = "storageEndpoint", value_name = "URL")]
     pub(crate) endpoint: Option<String>,

@@ -41,8 +41,13 @@ pub(super) fn run(given: &CopyArgs) -> Result<(), Failure> {
     let (from, to) = (place(&given.from, given)?, place(&given.to, given)?);
     make_new_files_private();
     let source = match from {
+        Place::Directory(_) if given.partition.is_some() => {
+            return Err(Failure::Options(
+                "--partition needs the URL of a cluster as FROM".into(),
+            ));
+        }
         Place::Directory(path) => CopySource::directory(path)?,
-        Place::Objects(storage) => storage.source()?,
+        Place::Objects(storage) => storage.source(given.partition.as_deref())?,
     };
     let style = ProgressStyle::with_template("{spinner} {elapsed} {bytes} {bytes_per_sec} {msg}");
     let style = style.map_err(|error| Failure::Other(error.to_string()))?;

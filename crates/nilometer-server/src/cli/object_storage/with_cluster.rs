@@ -130,9 +130,11 @@ impl ObjectStorage {
         Ok((database, epoch))
     }
 
-    /// Opens the database as the source of a copy.
-    pub(in crate::cli) fn source(&self) -> Result<CopySource, Failure> {
-        let view = self.url.open_source();
+    /// Opens the database, or that of a cluster with this name, as the source of a copy.
+    pub(in crate::cli) fn source(&self, partition: Option<&str>) -> Result<CopySource, Failure> {
+        let database = self.url.database(partition);
+        let database = database.map_err(|error| self.failure(error))?;
+        let view = database.open_source();
         let view = view.map_err(|error| self.failure(error))?;
         Ok(CopySource::view(Box::new(view)))
     }
@@ -143,6 +145,7 @@ impl ObjectStorage {
         from: &CopySource,
         report: &mut dyn FnMut(&CopyProgress),
     ) -> Result<CopyProgress, Failure> {
+        self.check_no_cluster()?;
         let engine = self.url.create_for_copy(self.options(None));
         let engine = Arc::new(engine.map_err(|error| self.failure(error))?);
         let copied = offline::copy(from, CopyTarget::Engine(engine.clone()), report)?;

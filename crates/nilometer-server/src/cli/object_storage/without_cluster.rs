@@ -106,7 +106,7 @@ impl ObjectStorage {
         match *self {}
     }
 
-    pub(in crate::cli) fn source(&self) -> Result<CopySource, Failure> {
+    pub(in crate::cli) fn source(&self, _: Option<&str>) -> Result<CopySource, Failure> {
         match *self {}
     }
 
