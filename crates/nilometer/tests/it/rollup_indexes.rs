@@ -266,6 +266,25 @@ fn indexes_follow_late_data_expiry_and_restarts() {
 }
 
 #[test]
+fn a_partial_index_has_bins_after_many_without_entries() {
+    let (_, _, mut fixture) = hours_and_days();
+    let rows = (0..9_000).map(|hour| {
+        let at = Value::DateTime(START_MS - 9_000 * HOUR_MS + hour * HOUR_MS);
+        Value::from(doc! {"t": at, "m": 1, "v": i32::from(hour > 8_990)})
+    });
+    let rows: Vec<Value> = rows.collect();
+    fixture.run(doc! {"insert": "ts", "documents": rows});
+    fixture.run(doc! {"refreshRollup": "hourly"});
+    let filter = doc! {"sum": doc! {"$gt": 0}};
+    let index = doc! {"key": doc! {"sum": 1}, "name": "some", "partialFilterExpression": filter};
+    fixture.run(doc! {"createIndexes": "hourly", "indexes": array![index]});
+    let checked = fixture.run(doc! {"validate": "hourly"});
+    assert!(is_true(checked.get("valid")), "{}", show(&checked));
+    let query = doc! {"find": "hourly", "filter": doc! {"sum": 1}};
+    assert_eq!(fixture.all(query).len(), 9);
+}
+
+#[test]
 fn a_rollup_that_waits_for_its_source_has_indexes() {
     let mut fixture = Fixture::new();
     let stage = doc! {"$group": doc! {"_id": doc! {"t": trunc("day", 1, "$t")}, "sum": doc! {"$sum": "$v"}}};

@@ -9,7 +9,7 @@
 use nilometer_bson::{DocRef, Document};
 use nilometer_storage::WriteBatch;
 
-use super::RefreshRun;
+use super::{BATCH_BYTES_MAX, RefreshRun};
 use crate::change_entry::ChangeNotes;
 use crate::error::Result;
 use crate::eval::EvalContext;
@@ -133,9 +133,12 @@ impl RefreshRun<'_> {
                 }
                 delete_record(&mut batch, self.rollup, &record);
                 deleted += 1;
+                if batch.bytes() > BATCH_BYTES_MAX {
+                    break;
+                }
             }
             self.commit_bins(batch)?;
-            if deleted < DELETED_BINS_MAX {
+            if deleted == 0 {
                 return Ok(());
             }
         }

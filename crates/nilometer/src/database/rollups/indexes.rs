@@ -42,7 +42,9 @@ impl RollupRefresher {
         // One that waits for its source has no bins.
         let has_bins = rollup.progress().closed_ms != i64::MIN;
         let filled = match has_bins {
-            true => self.run(namespace, rollup, pace)?.fill(&new),
+            true => self
+                .run(namespace, rollup, pace)
+                .and_then(|run| run.fill(&new)),
             false => Ok(()),
         };
         let added = filled.and_then(|()| catalog.add_rollup_indexes(namespace, rollup, &new));
@@ -85,6 +87,7 @@ impl RefreshRun<'_> {
             let view = self.view()?;
             let mut batch = WriteBatch::new();
             let records = view.records(BIN_TIMES, after.as_deref())?;
+            let mut read = 0;
             for item in records.take(BINS_PER_BATCH) {
                 let (record, bin) = item?;
                 let shown = self.shown(bin.as_doc())?;
@@ -94,11 +97,13 @@ impl RefreshRun<'_> {
                     put_entries(&mut batch, index, &keys, &record);
                 }
                 after = Some(record);
+                read += 1;
                 if batch.bytes() > BATCH_BYTES_MAX {
                     break;
                 }
             }
-            if batch.is_empty() {
+            // A partial index may have no entries of many bins.
+            if read == 0 {
                 return Ok(());
             }
             self.commit_batch(batch)?;
