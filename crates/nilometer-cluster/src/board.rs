@@ -96,7 +96,7 @@ pub struct UnitLook {
     pub unit: String,
     /// The process that writes, if one is known that is not silent.
     pub writer: Option<UnitWriter>,
-    /// The way to claim it, if nobody writes.
+    /// The way to claim it, if no process writes it.
     pub free: Option<FreeUnit>,
 }
 
@@ -108,7 +108,7 @@ pub struct BoardLook {
     pub members: Vec<SeenMember>,
 }
 
-/// A database that nobody writes.
+/// A database that no process writes.
 pub struct FreeUnit {
     unit: String,
     /// The last term that was seen.

@@ -108,7 +108,7 @@ fn a_claim_without_a_heartbeat_is_replaced() {
     let (faulty, plan) = FaultyStore::over(shared.clone(), 1, Faults::default());
     let mut first = board(&faulty, "a:1");
     let free = look_at(&mut first, unit).and_then(|look| look.free);
-    let claimed = free.expect("nobody has it").claim();
+    let claimed = free.expect("no process has it").claim();
     plan.set(Faults {
         permits_nothing: true,
         ..Faults::default()
@@ -116,7 +116,7 @@ fn a_claim_without_a_heartbeat_is_replaced() {
     drop(
         claimed
             .expect("the store works")
-            .expect("nobody else tries"),
+            .expect("no other process tries"),
     );
     let mut second = board(&shared, "b:2");
     assert_eq!(claim(&mut second, unit).term(), 2);

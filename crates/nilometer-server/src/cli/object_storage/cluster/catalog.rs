@@ -122,7 +122,7 @@ impl Catalog {
         }))
     }
 
-    /// Returns the turn of this node, if nobody writes the catalog and it may.
+    /// Returns the turn of this node, if no node writes the catalog and this one may.
     fn claim(&self, board: &mut ClaimBoard) -> Option<Claim> {
         // A store that fails is asked again.
         let looked = board.look().ok().filter(|_| self.may_claim)?;

@@ -55,7 +55,7 @@ impl Keeper {
         }
     }
 
-    /// Claims the partition, which nobody had, and has it until it is lost or moves, or the node ends.
+    /// Claims a partition that no node has, and serves it until the claim is lost, the partition moves, or the node ends.
     pub(super) fn run(self, free: FreeUnit) {
         // A store that fails is asked again after the next look.
         let Ok(Some(claim)) = free.claim() else {

@@ -1,5 +1,5 @@
 //! Whose turn it is to write which unit: one thread of a node looks at the claims of all, and starts a thread for each partition
-//! that this node is to have and nobody writes.
+//! that this node is to have and no node writes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub(super) struct CatalogTurn(Mutex<CatalogState>);
 struct CatalogState {
     /// This node has it, or is about to.
     is_own: bool,
-    /// The way to claim it, if nobody writes.
+    /// The way to claim it, if no node writes it.
     free: Option<FreeUnit>,
 }
 
@@ -28,7 +28,7 @@ impl CatalogTurn {
         Self(Mutex::new(CatalogState { is_own, free: None }))
     }
 
-    /// Returns the way to claim the catalog, if nobody writes it. What others say of it does not count from then on.
+    /// Returns the way to claim the catalog, if no node writes it. What others say of it does not count from then on.
     pub(super) fn take(&self) -> Option<FreeUnit> {
         let mut state = lock(&self.0);
         let free = state.free.take();
