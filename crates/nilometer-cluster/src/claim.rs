@@ -11,6 +11,10 @@
 //! database at a time; they are not what makes it safe. A process that was paused, and opens or writes late, is fenced by
 //! the engine or fences the one after it, and an acknowledged write stays in either case.
 //!
+//! Heartbeats come from a thread of their own, so they say nothing of a process that waits for something that never comes. So they
+//! end when the process begins to close the database ([`Claim::fall_silent`]), and when it has not opened it in time
+//! ([`ClaimIntervals::opening`]): another takes its turn after the silence.
+//!
 //! The process that has the last term answers from memory as long as its lease lasts: from the begin of a request for a
 //! heartbeat, less long than others wait. When it has passed, as after a pause, the engine asks the store before each answer
 //! ([`Lease`]), and the process claims a further term: a late heartbeat might come when another has just decided.
@@ -21,7 +25,7 @@
 //! another folder.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -59,6 +63,8 @@ pub struct ClaimIntervals {
     /// The time without a heartbeat after which a process counts as ended. Several heartbeats, so that a slow store
     /// does not end one.
     pub silence: Duration,
+    /// The longest time from a claim until the database is open ([`Claim::note_open`]). After it the process falls silent.
+    pub opening: Duration,
 }
 
 impl Default for ClaimIntervals {
@@ -67,6 +73,7 @@ impl Default for ClaimIntervals {
             heartbeat: Duration::from_secs(1),
             look: Duration::from_millis(400),
             silence: Duration::from_secs(5),
+            opening: Duration::from_secs(30),
         }
     }
 }
@@ -125,6 +132,8 @@ pub struct Claim {
     term: Arc<AtomicU64>,
     heartbeats: JoinHandle<()>,
     lease: Lease,
+    /// True once the database is open.
+    is_open: Arc<AtomicBool>,
 }
 
 /// The objects of the claims of one database, as this process names them.
@@ -442,11 +451,16 @@ impl Claim {
             length: intervals.silence.saturating_sub(interval),
         };
         let term = Arc::new(AtomicU64::new(term));
-        let (of_claim, of_lease) = (Arc::clone(&term), lease.clone());
+        let is_open = Arc::<AtomicBool>::default();
+        let (of_claim, of_lease, of_open) =
+            (Arc::clone(&term), lease.clone(), Arc::clone(&is_open));
         let of_task = Arc::clone(&objects);
         let heartbeats = runtime.spawn(async move {
             let (objects, mut removed_before) = (of_task, 0);
             for number in 0u64.. {
+                if !of_open.load(Ordering::Acquire) && begun.elapsed() >= intervals.opening {
+                    return;
+                }
                 if let Ok(false) = objects.renew(&of_claim, &of_lease).await {
                     // Another process has its turn.
                     return;
@@ -470,7 +484,19 @@ impl Claim {
             term,
             heartbeats,
             lease,
+            is_open,
         }
+    }
+
+    /// Notes that the database is open, so that the turn has no end.
+    pub fn note_open(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    /// Ends the heartbeats, for a process that begins to close the database: if that takes longer than the silence for which
+    /// others wait, they take over without [`Self::release`].
+    pub fn fall_silent(&self) {
+        self.heartbeats.abort();
     }
 
     /// The number of the claim.
@@ -483,7 +509,7 @@ impl Claim {
         self.lease.is_valid()
     }
 
-    /// True if another process has claimed a later term.
+    /// True if another process has claimed a later term, or will because this one has fallen silent.
     pub fn is_lost(&self) -> bool {
         self.heartbeats.is_finished()
     }

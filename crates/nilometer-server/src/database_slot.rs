@@ -151,8 +151,13 @@ impl DatabaseSlot {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, successor);
         drop(current);
-        // Its end takes a moment, which no command waits for.
-        drop(before);
+        if before.is_view() {
+            return;
+        }
+        // One that wrote stores what it has in memory when it is dropped. Neither the next views nor a takeover wait for that.
+        let thread = std::thread::Builder::new().name("database end".into());
+        // Without a thread it is dropped here.
+        drop(thread.spawn(move || drop(before)));
     }
 
     /// Notes that the view in the place shows all that was durable at `began`, when a look for newer contents began.

@@ -21,6 +21,7 @@ fn board(store: &Arc<dyn ObjectStore>, me: &str) -> ClaimBoard {
         heartbeat: Duration::from_millis(20),
         look: Duration::from_millis(5),
         silence: SILENCE,
+        ..ClaimIntervals::default()
     };
     let units = UNITS.map(str::to_owned).to_vec();
     ClaimBoard::new(store.clone(), "garden", (units, me), intervals).expect("threads")

@@ -14,17 +14,22 @@ use crate::faulty::{Faults, FaultyStore};
 /// Far more than a heartbeat, so that a busy machine ends no claim.
 const SILENCE: Duration = Duration::from_secs(2);
 
+const OPENING: Duration = Duration::from_millis(300);
+
 fn claimant(store: &Arc<dyn ObjectStore>) -> Claimant {
     let intervals = ClaimIntervals {
         heartbeat: Duration::from_millis(20),
         look: Duration::from_millis(5),
         silence: SILENCE,
+        opening: OPENING,
     };
     Claimant::new(store.clone(), "garden", intervals).expect("threads")
 }
 
 fn claim(store: &Arc<dyn ObjectStore>) -> Claim {
-    claimant(store).wait(|| false).expect("a claim")
+    let claim = claimant(store).wait(|| false).expect("a claim");
+    claim.note_open();
+    claim
 }
 
 fn store() -> Arc<dyn ObjectStore> {
@@ -66,6 +71,29 @@ fn a_process_that_falls_silent_is_replaced() {
     let began = Instant::now();
     assert_eq!(claim(&store).term(), 2);
     assert!(began.elapsed() >= SILENCE);
+}
+
+#[test]
+fn a_process_that_does_not_open_the_database_falls_silent() {
+    let store = store();
+    let first = claimant(&store).wait(|| false).expect("a claim");
+    let began = Instant::now();
+    assert_eq!(claim(&store).term(), 2);
+    assert!(began.elapsed() >= OPENING.max(SILENCE));
+    assert!(first.is_lost() && !first.is_held());
+}
+
+#[test]
+fn a_process_that_closes_the_database_for_long_is_replaced() {
+    let store = store();
+    let first = claim(&store);
+    first.fall_silent();
+    assert_eq!(claim(&store).term(), 2);
+    // It says nothing to those that follow the one after it.
+    first.release().expect("the store works");
+    let looks = AtomicUsize::new(0);
+    let third = claimant(&store).wait(|| looks.fetch_add(1, Ordering::Relaxed) == 50);
+    assert!(third.is_none());
 }
 
 /// A process whose heartbeats did not arrive for so long that another may be about to claim claims again itself.

@@ -43,6 +43,9 @@ pub(in crate::cli) fn run_compactor(
     };
     let compactor = url.start_compactor(&SlateOptions::default());
     let compactor = compactor.map_err(|error| failed(error.into()))?;
+    if let Some(claim) = &claim {
+        claim.note_open();
+    }
     info!(
         c = "STORAGE",
         id = 22_461,

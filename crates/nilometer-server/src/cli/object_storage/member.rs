@@ -121,6 +121,7 @@ impl Member {
                 let spill = &options.spill;
                 let opened = Database::with_engine_and_spill(engine.clone(), environment, spill);
                 let opened = opened.map_err(|error| failure(&options.url, &error.message))?;
+                claim.note_open();
                 become_primary(&set, &opened, engine.epoch());
                 break (opened, Turn::Own(claim, engine));
             }
@@ -262,6 +263,7 @@ impl Member {
         match self.open_successor(&claim) {
             Ok((database, engine)) => {
                 self.slot.replace(database.clone());
+                claim.note_open();
                 become_primary(&self.set, &database, engine.epoch());
                 self.turn = Turn::Own(claim, engine);
                 info!(
@@ -355,6 +357,7 @@ impl Member {
         });
         let database = self.slot.current();
         interrupt_writes(&database);
+        claim.fall_silent();
         let handed_over = database.hand_over();
         drop(engine);
         if let Err(problem) = handed_over {

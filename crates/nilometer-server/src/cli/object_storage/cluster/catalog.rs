@@ -185,6 +185,9 @@ impl Catalog {
         let key = key.map_err(|error| failure(&self.url, &error.message))?;
         // The database is new, so it is not set yet.
         drop(database.services().member_key.set(key));
+        if let Some((claim, _)) = &own {
+            claim.note_open();
+        }
         let slot = DatabaseSlot::from(Arc::new(database));
         slot.set_node(ToCatalog(Arc::clone(self)));
         drop(self.slot.set(slot.clone()));
@@ -283,6 +286,7 @@ impl CatalogKeeper {
         loop {
             if self.state.sleep(CHECK_INTERVAL) {
                 self.directory().forget(CATALOG);
+                claim.fall_silent();
                 let closed = slot.current().hand_over();
                 drop(engine);
                 if let Err(problem) = closed {
@@ -356,6 +360,7 @@ impl CatalogKeeper {
         let successor = slot.current().router_successor(engine.clone());
         let successor = successor.map_err(|error| failure(&self.catalog.url, &error.message))?;
         slot.replace(Arc::new(successor));
+        claim.note_open();
         Ok(Some((claim, engine)))
     }
 }

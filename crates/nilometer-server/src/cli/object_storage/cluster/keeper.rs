@@ -100,6 +100,7 @@ impl Keeper {
         drop(opened.services().storage_ended.set(Box::new(note)));
         let hosted = HostedPartition::new(Arc::new(opened));
         let hosted = hosted.map_err(|error| failure(&self.url, &error.message))?;
+        claim.note_open();
         Ok(Some(OwnPartition {
             claim,
             engine,
@@ -178,6 +179,7 @@ impl Keeper {
         }
         let database = Arc::clone(hosted.database());
         database.end_cursors();
+        claim.fall_silent();
         if let Err(problem) = database.hand_over() {
             warn!(c = "SHARDING", id = 22_615, partition, error = %problem, "Closing a partition failed");
         }
