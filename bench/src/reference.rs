@@ -116,25 +116,32 @@ fn same_means<'a>(
     data: &DataSet,
     documents: impl Iterator<Item = DocRef<'a>>,
 ) -> Outcome<usize> {
-    let mut sums: BTreeMap<(i64, &str), (Vec<u32>, u32)> = BTreeMap::new();
+    // Each hour has a row of sums for each host, and the ticks it was given.
+    let width = draw.metrics;
+    let mut hours: BTreeMap<i64, (Vec<u32>, u32)> = BTreeMap::new();
     for tick in data.ticks_between(draw.start_ms, draw.end_ms) {
         let hour = data.time_ms(tick).div_euclid(HOUR_MS) * HOUR_MS;
-        for host in 0..data.hosts.len() {
-            let key = (hour, data.hosts[host][0].as_str());
-            let (sums, count) = sums
-                .entry(key)
-                .or_insert_with(|| (vec![0; draw.metrics], 0));
-            *count += 1;
+        let (sums, ticks) = hours
+            .entry(hour)
+            .or_insert_with(|| (vec![0; data.hosts.len() * width], 0));
+        *ticks += 1;
+        for (host, sums) in sums.chunks_exact_mut(width).enumerate() {
             for (sum, value) in sums.iter_mut().zip(data.row(tick, host)) {
                 *sum += u32::from(*value);
             }
         }
     }
-    let expected = sums.len();
-    let mut rows = sums.into_iter();
+    let mut hosts: Vec<usize> = (0..data.hosts.len()).collect();
+    hosts.sort_by_key(|host| &data.hosts[*host][0]);
+    let expected = hours.len() * hosts.len();
+    let mut rows = hours.iter().flat_map(|(hour, (sums, ticks))| {
+        let row = move |host: &usize| (*hour, *host, &sums[host * width..][..width], *ticks);
+        hosts.iter().map(row)
+    });
     let mut count = 0;
     for document in documents {
-        let ((hour, host), (sums, n)) = rows.next().ok_or("more rows than expected")?;
+        let (hour, host, sums, n) = rows.next().ok_or("more rows than expected")?;
+        let host = data.hosts[host][0].as_str();
         let id = document
             .get("_id")
             .as_document()
@@ -148,7 +155,7 @@ fn same_means<'a>(
         }
         for (name, sum) in METRICS.iter().zip(sums) {
             // Sums of small integers are exact, so the quotient is the only rounding.
-            let mean = f64::from(sum) / f64::from(n);
+            let mean = f64::from(*sum) / f64::from(n);
             same_number(name, document.get(&format!("mean_{name}")), mean)?;
         }
         count += 1;
