@@ -102,9 +102,13 @@ impl ProxyState {
     }
 }
 
-/// Returns a free port, another at each call. It lies below those that the system gives to outgoing connections.
+/// Returns a free port, another at each call. It lies below those that the system gives to outgoing connections, and apart from
+/// those of another campaign at the same time.
 fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(31_000);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 31_000 + (std::process::id() % 64) as u16 * 16;
+    // The first call sets it.
+    let _ = NEXT.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
     let mut ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     ports.find(is_free).expect("a port")
