@@ -1,6 +1,6 @@
 //! Long queries beside bulk writes take turns, through commands.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer::services::{Environment, HostFacts};
@@ -104,13 +104,60 @@ fn operations(database: &Database) -> Vec<i64> {
     ids.collect()
 }
 
+/// What runs beside a test. It ends with it, also if an assertion fails: the scope of the threads would wait forever.
+struct Load<'d> {
+    database: &'d Database,
+    is_over: AtomicBool,
+    /// Queries that have not ended.
+    queries: AtomicUsize,
+}
+
+impl<'d> Load<'d> {
+    fn new(database: &'d Database, queries: usize) -> Self {
+        Self {
+            database,
+            is_over: AtomicBool::new(false),
+            queries: AtomicUsize::new(queries),
+        }
+    }
+
+    /// Returns what is dropped to end it.
+    fn end_at_drop(&self) -> LoadEnd<'_, 'd> {
+        LoadEnd(self)
+    }
+}
+
+struct LoadEnd<'l, 'd>(&'l Load<'d>);
+
+impl Drop for LoadEnd<'_, '_> {
+    fn drop(&mut self) {
+        let Load {
+            database,
+            is_over,
+            queries,
+        } = self.0;
+        is_over.store(true, Ordering::Relaxed);
+        while std::thread::panicking() && queries.load(Ordering::Relaxed) > 0 {
+            for id in operations(database) {
+                run(database, doc! {"killOp": 1, "op": id, "$db": "admin"});
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 #[test]
 fn long_queries_wait_for_turns_beside_bulk_writes_and_are_killed_while_they_wait() {
     let database = &database();
-    let is_over = AtomicBool::new(false);
+    let load = Load::new(database, QUERIES);
     std::thread::scope(|scope| {
-        scope.spawn(|| write(database, &is_over));
-        let endless = || run(database, join(3, doc! {"$match": doc! {"x": -1}}));
+        let _end = load.end_at_drop();
+        scope.spawn(|| write(database, &load.is_over));
+        let endless = || {
+            let reply = run(database, join(3, doc! {"$match": doc! {"x": -1}}));
+            load.queries.fetch_sub(1, Ordering::Relaxed);
+            reply
+        };
         let queries: Vec<_> = (0..QUERIES).map(|_| scope.spawn(endless)).collect();
         wait_until("some wait", || waiting(database) > 0);
         wait_until("all run", || operations(database).len() == QUERIES);
@@ -121,7 +168,6 @@ fn long_queries_wait_for_turns_beside_bulk_writes_and_are_killed_while_they_wait
         for query in queries {
             assert_eq!(code(&query.join().expect("no panic")), INTERRUPTED);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(waiting(database), 0);
 }
@@ -129,7 +175,7 @@ fn long_queries_wait_for_turns_beside_bulk_writes_and_are_killed_while_they_wait
 #[test]
 fn queries_that_take_turns_give_the_same_answers() {
     let database = &database();
-    let is_over = AtomicBool::new(false);
+    let load = Load::new(database, 0);
     let ask = || {
         let reply = run(
             database,
@@ -154,14 +200,14 @@ fn queries_that_take_turns_give_the_same_answers() {
     let alone = ask();
     assert_eq!(alone.len(), 101);
     std::thread::scope(|scope| {
-        scope.spawn(|| write(database, &is_over));
+        let _end = load.end_at_drop();
+        scope.spawn(|| write(database, &load.is_over));
         let queries: Vec<_> = (0..QUERIES).map(|_| scope.spawn(ask)).collect();
         for query in queries {
             let sums = query.join().expect("no panic");
             assert_eq!(sums.len(), alone.len());
             assert!(sums.iter().all(|(_, n)| *n == Some(11_175)));
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     assert!(alone.iter().all(|(_, n)| *n == Some(11_175)));
 }
