@@ -408,3 +408,76 @@ fn collections_of_other_clients_are_measurements() {
     let series = store.series("SELECT sum(v) FROM nested GROUP BY \"place.room\"");
     assert_eq!(series[1]["tags"], json!({"place.room": "1"}));
 }
+
+/// The expected answers are those of InfluxDB 1.6.7 for the same points.
+#[test]
+fn fields_that_the_measurement_does_not_have() {
+    let mut store = TestStore::new();
+    store.write(
+        "cpu,host=a a=1,b=2i 10000\n\
+         cpu,host=a a=5,b=3i 20000\n\
+         cpu,host=b a=3 30000",
+    );
+    let store = &mut store;
+    for (select, expected) in [
+        // Two functions: the time is no document's.
+        ("max(a), max(missing)", json!([[0, 5, null]])),
+        ("max(missing), max(a)", json!([[0, null, 5]])),
+        ("mean(a), count(missing)", json!([[0, 3, null]])),
+        ("count(distinct(missing)), count(a)", json!([[0, null, 3]])),
+        // A name beside one selector is of its document.
+        ("max(a), missing", json!([[20000, 5, null]])),
+        ("a, max(missing)", Value::Null),
+        ("max(missing)", Value::Null),
+        ("missing, max(b), host", json!([[20000, null, 3, "a"]])),
+        (
+            "derivative(a), derivative(missing)",
+            json!([[20000, 0.4, null], [30000, -0.2, null]]),
+        ),
+    ] {
+        let series = store.series(&format!("SELECT {select} FROM cpu"));
+        assert_eq!(series[0]["values"], expected, "{select}");
+    }
+    let windows = "FROM cpu WHERE time >= 0 AND time < 60s GROUP BY time(20s)";
+    for (select, fill, expected) in [
+        (
+            "max(a), max(missing)",
+            "",
+            json!([[0, 1, null], [20000, 5, null], [40000, null, null]]),
+        ),
+        // No fill gives a value to a field that is not there.
+        (
+            "max(a), max(missing)",
+            "fill(7)",
+            json!([[0, 1, null], [20000, 5, null], [40000, 7, null]]),
+        ),
+        (
+            "count(a), count(missing)",
+            "",
+            json!([[0, 1, null], [20000, 2, null], [40000, 0, null]]),
+        ),
+        (
+            "max(a), derivative(max(missing))",
+            "fill(none)",
+            json!([[0, 1, null], [20000, 5, null]]),
+        ),
+    ] {
+        let series = store.series(&format!("SELECT {select} {windows} {fill}"));
+        assert_eq!(series[0]["values"], expected, "{select} {fill}");
+    }
+    let mixed = "mixing aggregate and non-aggregate queries is not supported";
+    for (select, windows, expected) in [
+        ("mean(missing), missing", "", mixed),
+        ("mean(a), missing", "", mixed),
+        ("a, mean(missing)", "", mixed),
+        ("derivative(a), missing", "", mixed),
+        (
+            "derivative(missing)",
+            "GROUP BY time(20s)",
+            "aggregate function required inside the call to derivative",
+        ),
+    ] {
+        let error = store.error(&format!("SELECT {select} FROM cpu {windows}"));
+        assert_eq!(error, expected, "{select}");
+    }
+}

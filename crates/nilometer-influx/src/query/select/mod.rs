@@ -28,6 +28,22 @@ use plan::{Plan, PlanKind};
 /// Measurements that one statement reads.
 const MEASUREMENTS_MAX: usize = 10_000;
 
+/// What a statement means for every measurement.
+struct StatementScope<'a> {
+    select: &'a Select,
+    range: TimeRange,
+    conjuncts: &'a [&'a Expr],
+    windows: Option<&'a Windows>,
+    now_ms: i64,
+}
+
+/// What a statement needs to know of a measurement.
+struct MeasurementPlan {
+    schema: MeasurementSchema,
+    tags: TagPaths,
+    columns: Plan,
+}
+
 /// A statement for one measurement.
 struct Query<'a> {
     select: &'a Select,
@@ -83,55 +99,61 @@ fn run_within(
     let (range, conjuncts) = condition::split(select.condition.as_ref(), now_ms, zone.as_ref())?;
     let range = range.intersection(bounds);
     let windows = windows(select, zone, now_ms)?;
+    let scope = StatementScope {
+        select,
+        range,
+        conjuncts: &conjuncts,
+        windows: windows.as_ref(),
+        now_ms,
+    };
     for (db, measurement) in measurements(store, db, &select.sources)? {
-        let Some(planned) = planned(store, select, db, &measurement)? else {
+        let Some(plan) = planned(store, select, db, &measurement)? else {
             // Who must not read does not learn which fields there are.
             let schema = store.schema(db, &measurement, false)?;
             let collection = schema.map_or(measurement, |schema| schema.collection.clone());
             may_read(store, db, &collection)?;
             continue;
         };
-        let (schema, tags, plan) = planned;
-        let query = Query {
-            select,
-            db,
-            measurement: &measurement,
-            schema: &schema,
-            plan: &plan,
-            range,
-            conjuncts: &conjuncts,
-            tags: &tags,
-            windows: windows.as_ref(),
-            now_ms,
-            given: None,
-        };
+        let query = scope.query((db, &measurement), &plan, None);
         query.run(store, output)?;
     }
     if select.subqueries.is_empty() {
         return Ok(());
     }
-    for (measurement, rows) in subquery::rows(store, db, select, range)? {
-        let schema = rows.schema();
-        let Some((tags, plan)) = planned_for(select, &schema)? else {
+    let db = database(db, None)?;
+    for (measurement, rows) in subquery::rows(store, Some(db), select, range)? {
+        let Some(plan) = planned_for(select, &rows.schema())? else {
             continue;
         };
         let stage = rows.stage();
-        let query = Query {
-            select,
-            db: database(db, None)?,
-            measurement: &measurement,
-            schema: &schema,
-            plan: &plan,
-            range,
-            conjuncts: &conjuncts,
-            tags: &tags,
-            windows: windows.as_ref(),
-            now_ms,
-            given: Some(&stage),
-        };
+        let query = scope.query((db, &measurement), &plan, Some(&stage));
         query.run(store, output)?;
     }
     Ok(())
+}
+
+impl<'a> StatementScope<'a> {
+    /// Returns the statement for one measurement; `given` is the stage with the rows of subqueries, if it shows those.
+    fn query(
+        &self,
+        (db, measurement): (&'a str, &'a str),
+        plan: &'a MeasurementPlan,
+        given: Option<&'a Document>,
+    ) -> Query<'a> {
+        Query {
+            select: self.select,
+            db,
+            measurement,
+            schema: &plan.schema,
+            plan: &plan.columns,
+            range: self.range,
+            conjuncts: self.conjuncts,
+            tags: &plan.tags,
+            windows: self.windows,
+            now_ms: self.now_ms,
+            given,
+        }
+    }
 }
 
 fn windows(
@@ -148,9 +170,6 @@ fn windows(
     Windows::new(interval.length_ns, offset, zone).map(Some)
 }
 
-/// What a statement needs to know of a measurement: its schema, the tags of `GROUP BY` and its plan.
-type Planned = (MeasurementSchema, TagPaths, Plan);
-
 /// The tags of `GROUP BY`, and their paths where the measurement has them.
 type TagPaths = Vec<(String, Option<String>)>;
 
@@ -160,7 +179,7 @@ fn planned(
     select: &Select,
     db: &str,
     measurement: &str,
-) -> Result<Option<Planned>, String> {
+) -> Result<Option<MeasurementPlan>, String> {
     let mut exact = has_wildcard(select);
     loop {
         let Some(schema) = store.schema(db, measurement, exact)? else {
@@ -170,8 +189,7 @@ fn planned(
             exact = true;
             continue;
         }
-        let planned = planned_for(select, &schema)?;
-        return Ok(planned.map(|(tags, plan)| (MeasurementSchema::clone(&schema), tags, plan)));
+        return planned_for(select, &schema);
     }
 }
 
@@ -179,11 +197,15 @@ fn planned(
 fn planned_for(
     select: &Select,
     schema: &MeasurementSchema,
-) -> Result<Option<(TagPaths, Plan)>, String> {
+) -> Result<Option<MeasurementPlan>, String> {
     let tags = dimensions(select, schema)?;
     let names: Vec<String> = tags.iter().map(|(name, _)| name.clone()).collect();
-    let plan = plan::plan(select, schema, &names)?;
-    Ok(plan.map(|plan| (tags, plan)))
+    let columns = plan::plan(select, schema, &names)?;
+    Ok(columns.map(|columns| MeasurementPlan {
+        schema: schema.clone(),
+        tags,
+        columns,
+    }))
 }
 
 /// Fails unless the user may read a collection.

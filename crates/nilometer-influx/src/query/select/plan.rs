@@ -95,6 +95,8 @@ pub(super) enum Leaf {
     Value(String, bool),
     /// A name that the measurement does not have.
     Missing,
+    /// A function of a field that the measurement does not have. Its values are null, and it counts as a function.
+    MissingAggregate(AggregateFunction),
     /// A value for each window.
     Aggregate(Aggregate),
     /// A function of the values of a leaf.
@@ -108,6 +110,41 @@ impl Leaf {
             Self::Aggregate(aggregate) => Some(aggregate),
             Self::Transform(_, inner) => inner.aggregate(),
             _ => None,
+        }
+    }
+
+    /// True if its values are those of windows.
+    fn is_of_windows(&self) -> bool {
+        match self {
+            Self::Aggregate(_) | Self::MissingAggregate(_) => true,
+            Self::Transform(_, inner) => inner.is_of_windows(),
+            Self::Value(..) | Self::Missing => false,
+        }
+    }
+
+    /// True if it selects a document of each window.
+    fn is_selector(&self) -> bool {
+        let function = match self {
+            Self::Aggregate(aggregate) => aggregate.function,
+            Self::MissingAggregate(function) => *function,
+            _ => return false,
+        };
+        matches!(
+            function,
+            AggregateFunction::Min
+                | AggregateFunction::Max
+                | AggregateFunction::First
+                | AggregateFunction::Last
+        )
+    }
+
+    /// True if it has values in some documents of the measurement, and is no tag.
+    fn reads_field(&self) -> bool {
+        match self {
+            Self::Value(_, is_field) => *is_field,
+            Self::Aggregate(_) => true,
+            Self::Transform(_, inner) => inner.reads_field(),
+            Self::Missing | Self::MissingAggregate(_) => false,
         }
     }
 }
@@ -180,13 +217,12 @@ pub(super) fn plan(
         });
     }
     let leaves = planner.leaves;
-    let has_field = leaves.iter().any(|leaf| match leaf {
-        Leaf::Value(_, is_field) => *is_field,
-        Leaf::Missing => false,
-        Leaf::Aggregate(_) => true,
-        Leaf::Transform(_, inner) => **inner != Leaf::Missing,
-    });
     let kind = kind(select, &leaves)?;
+    let has_field = match kind {
+        // The other columns are those of the document that it selects.
+        PlanKind::Selector(at) => leaves[at].reads_field(),
+        _ => leaves.iter().any(Leaf::reads_field),
+    };
     Ok(has_field.then_some(Plan {
         columns,
         leaves,
@@ -194,19 +230,17 @@ pub(super) fn plan(
     }))
 }
 
-/// Returns what rows the leaves make, or why they make none.
+/// Returns what rows the leaves make, or why they make none. As in InfluxDB that depends on the statement alone, not on what fields
+/// the measurement has.
 fn kind(select: &Select, leaves: &[Leaf]) -> Result<PlanKind, String> {
-    let is_value = |leaf: &&Leaf| matches!(leaf, Leaf::Value(..));
+    let is_value = |leaf: &&Leaf| matches!(leaf, Leaf::Value(..) | Leaf::Missing);
     let values = leaves.iter().filter(is_value).count();
-    let aggregates = leaves.iter().filter(|leaf| leaf.aggregate().is_some());
-    let transformed =
-        |leaf: &&Leaf| matches!(leaf, Leaf::Transform(_, inner) if inner.aggregate().is_none());
-    let transformed = leaves.iter().filter(transformed).count();
-    let calls = aggregates.clone().count();
-    // Functions of fields that the measurement does not have select nothing.
-    let is_unknown = select.fields.iter().any(|field| field.expr.has_calls())
-        && leaves.iter().all(|leaf| *leaf == Leaf::Missing);
-    if select.interval.is_some() && calls == 0 && !is_unknown {
+    let calls = leaves.iter().filter(|leaf| leaf.is_of_windows()).count();
+    let is_transform = |leaf: &&Leaf| matches!(leaf, Leaf::Transform(..));
+    let transforms = leaves.iter().filter(is_transform);
+    let nested = transforms.clone().any(Leaf::is_of_windows);
+    let transformed = transforms.filter(|leaf| !leaf.is_of_windows()).count();
+    if select.interval.is_some() && calls == 0 {
         return Err("GROUP BY requires at least one aggregate function".to_owned());
     }
     if calls == 0 {
@@ -215,25 +249,12 @@ fn kind(select: &Select, leaves: &[Leaf]) -> Result<PlanKind, String> {
             false => Ok(PlanKind::Raw),
         };
     }
-    let nested = leaves
-        .iter()
-        .any(|leaf| matches!(leaf, Leaf::Transform(_, inner) if inner.aggregate().is_some()));
     if nested && select.interval.is_none() {
         return Err(
             "a function of an aggregate in order of time requires a GROUP BY interval".to_owned(),
         );
     }
-    let selector = leaves.iter().position(|leaf| match leaf {
-        Leaf::Aggregate(aggregate) => matches!(
-            aggregate.function,
-            AggregateFunction::Min
-                | AggregateFunction::Max
-                | AggregateFunction::First
-                | AggregateFunction::Last
-        ),
-        _ => false,
-    });
-    match selector {
+    match leaves.iter().position(Leaf::is_selector) {
         Some(at) if calls == 1 && transformed == 0 && (values > 0 || select.interval.is_none()) => {
             Ok(PlanKind::Selector(at))
         }
@@ -582,7 +603,7 @@ impl Planner<'_> {
             }
         };
         let Some((path, kind)) = self.field(name, argument)? else {
-            return Ok(Leaf::Missing);
+            return Ok(Leaf::MissingAggregate(function));
         };
         let is_integer = match function {
             AggregateFunction::Count | AggregateFunction::CountDistinct => true,
@@ -616,7 +637,7 @@ impl Planner<'_> {
                 leaf => leaf,
             },
             field => match self.field(name, field)? {
-                Some(_) if self.select.interval.is_some() => {
+                _ if self.select.interval.is_some() => {
                     return Err(format!(
                         "aggregate function required inside the call to {name}"
                     ));
@@ -625,9 +646,6 @@ impl Planner<'_> {
                 None => Leaf::Missing,
             },
         };
-        if inner == Leaf::Missing {
-            return Ok(Leaf::Missing);
-        }
         let non_negative = name.starts_with("non_negative");
         let kind = match (name, arguments.get(1)) {
             ("derivative" | "non_negative_derivative", unit) => {
