@@ -7,7 +7,6 @@ cause.
 """
 
 import concurrent.futures
-import contextlib
 import os
 import pathlib
 import shutil
@@ -20,6 +19,9 @@ import threading
 import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import ports  # noqa: E402
 
 TARGET = pathlib.Path(__file__).parent / "target"
 
@@ -112,25 +114,11 @@ def run(folder, name, address):
         yield f"{name}::{group}::{case.get('name')}".replace(": ", ":"), error
 
 
-# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free. Each is given
-# once: two sets start at the same time.
-PORTS = iter(range(32_000, 32_700))
-
-
-def free_port():
-    for port in PORTS:
-        with contextlib.suppress(OSError), socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
-
-
 class ReplicaSet:
     """A replica set of one, with the fail points of tests."""
 
     def __enter__(self):
-        port = free_port()
+        port = ports.free_port(ports.PYMONGO_SUITE)
         self.folder = tempfile.TemporaryDirectory()
         command = [os.environ["NILOMETER_BINARY"], "serve", "--dbpath", self.folder.name, "--quiet"]
         command += ["--port", str(port), "--bind_ip", "127.0.0.1", "--replSet", "rs"]

@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +21,9 @@ import traceback
 
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+import ports  # noqa: E402
 
 URI = os.environ["NILOMETER_URI"]
 BINARY = os.environ["NILOMETER_BINARY"]
@@ -47,23 +51,10 @@ def tool(program, uri, *arguments):
     return done.stdout
 
 
-# Ports of servers. They lie below those that the system gives to outgoing connections, so a free one stays free.
-PORTS = iter(range(31_000, 32_000))
-
-
-def free_port():
-    for port in PORTS:
-        with contextlib.suppress(OSError), socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
-
-
 @contextlib.contextmanager
 def server(*arguments):
     """A server of its own; yields its address."""
-    port = free_port()
+    port = ports.free_port(ports.TOOLS)
     data = tempfile.mkdtemp(dir=folder)
     process = subprocess.Popen(
         [BINARY, "serve", "--dbpath", data, "--port", str(port), "--bind_ip", "127.0.0.1",
