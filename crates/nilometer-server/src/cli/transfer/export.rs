@@ -1,4 +1,4 @@
-//! Exports a collection as lines of text, as rows of a Parquet file or as columns.
+//! Exports a collection as lines of text or as columns.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -16,24 +16,12 @@ use crate::columns::text::{csv_line, csv_text};
 /// Exports to a file, or to the standard output.
 pub(crate) fn run(given: &Export) -> Result<(), Failure> {
     let format = given.from.format(given.file.as_deref());
-    let has_fields = !given.fields.is_empty();
     match format {
-        Format::Arrow => return columns(given, format),
-        // Without names, the columns are those of the documents.
-        Format::Parquet if cfg!(feature = "arrow") && !has_fields => {
-            return columns(given, format);
+        Format::Arrow | Format::Parquet => return columns(given, format),
+        Format::Csv if given.fields.is_empty() => {
+            let problem = "csv needs --fields: the fields in order";
+            return Err(Failure::Options(problem.to_owned()));
         }
-        Format::Csv | Format::Parquet if !has_fields => {
-            let name = if format == Format::Csv {
-                "csv"
-            } else {
-                "parquet"
-            };
-            return Err(Failure::Options(format!(
-                "{name} needs --fields: the fields in order"
-            )));
-        }
-        Format::Parquet => return rows(given, &find(given)?),
         Format::Csv | Format::Json => {}
     }
     let command = find(given)?;
@@ -60,33 +48,13 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
 /// Exports all columns, or the named ones.
 #[cfg(feature = "arrow")]
 fn columns(given: &Export, format: Format) -> Result<(), Failure> {
-    super::arrow_export::run(given, format)
+    super::column_export::run(given, format)
 }
 
 /// Fails, because the program was built without Arrow.
 #[cfg(not(feature = "arrow"))]
 fn columns(_: &Export, _: Format) -> Result<(), Failure> {
     Err(super::no_arrow())
-}
-
-/// Exports rows to a file.
-#[cfg(feature = "parquet")]
-fn rows(given: &Export, command: &Document) -> Result<(), Failure> {
-    let Some(path) = &given.file else {
-        return Err(Failure::Options("parquet needs the name of a file".into()));
-    };
-    let mut from = given.from.open()?;
-    let mut rows = super::parquet_export::ParquetRows::create(path, &given.fields)?;
-    read_all(&mut from, command, &mut |document| rows.write(document))?;
-    let count = rows.count;
-    rows.finish()?;
-    tell(count, path)
-}
-
-/// Fails, because the program was built without Parquet.
-#[cfg(not(feature = "parquet"))]
-fn rows(_: &Export, _: &Document) -> Result<(), Failure> {
-    Err(super::no_parquet())
 }
 
 /// Calls `each` for every document that a command returns.
@@ -143,7 +111,7 @@ pub(super) fn find(given: &Export) -> Result<Document, Failure> {
         for field in &given.fields {
             // A type may follow the name; columns have types of their own.
             let path = match given.from.format(given.file.as_deref()) {
-                Format::Arrow => without_type(field),
+                Format::Arrow | Format::Parquet => without_type(field),
                 _ => split_type(field).map_err(Failure::Options)?.0,
             };
             command.append(path, 1);

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `json` | a document in extended JSON |
 //! | `csv` | values; the first line names the fields, and may name their types ([`csv`]) |
-//! | `parquet` | a row of a binary file, behind a feature of that name (`parquet.rs`, `parquet_export.rs`) |
-//! | `arrow` | a row of an Arrow IPC stream or file, behind a feature of that name (`arrow.rs`, `arrow_export.rs`) |
+//! | `parquet` | a row of a binary file; imports are behind a feature of that name (`parquet.rs`), exports behind `arrow` |
+//! | `arrow` | a row of an Arrow IPC stream or file, behind a feature of that name (`arrow.rs`) |
+//!
+//! Both are exported by `column_export.rs`.
 //!
 //! An import goes through the server like any client. An unreadable line and a refused document are reported with their
 //! number and skipped; the import continues. Acknowledged documents stay, so an interrupted import can be continued
@@ -14,14 +16,12 @@
 #[cfg(feature = "arrow")]
 mod arrow;
 #[cfg(feature = "arrow")]
-mod arrow_export;
+mod column_export;
 mod csv;
 mod export;
 mod import;
 #[cfg(feature = "parquet")]
 mod parquet;
-#[cfg(feature = "parquet")]
-mod parquet_export;
 
 pub(super) use export::run as export;
 pub(crate) use import::fuzz_csv;
@@ -42,7 +42,7 @@ pub(crate) enum Format {
     Json,
     /// Values separated by commas, under a line of names.
     Csv,
-    /// Columns in a binary file; only in a program built with the feature `parquet`.
+    /// Columns in a binary file; imports only in a program built with the feature `parquet`, exports with `arrow`.
     Parquet,
     /// Columns as an Arrow IPC stream; an import reads files, too. Only in a program built with the feature `arrow`.
     Arrow,
