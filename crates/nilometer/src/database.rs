@@ -37,7 +37,7 @@ use self::rollups::RollupRefresher;
 use crate::auth::Authority;
 use crate::background::disk::DiskMonitor;
 use crate::background::{Background, BackgroundContext};
-use crate::catalog::{Catalog, Collection};
+use crate::catalog::{Catalog, CatalogVersion, Collection};
 use crate::change_log::{self, ChangeLog, LoggedEngine};
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
@@ -309,6 +309,11 @@ impl Database {
     /// Returns the shared services of commands.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
+    }
+
+    /// Returns the version of the catalog: while it is the same, so are names, kinds, options and UUIDs of all collections.
+    pub fn catalog_version(&self) -> CatalogVersion {
+        self.catalog.version()
     }
 
     /// Runs one command and returns its reply; a failure is a reply too (`ok: 0`).

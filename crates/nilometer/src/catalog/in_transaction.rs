@@ -8,11 +8,13 @@
 //! A collection of a transaction gets indexes while it is empty. What statements change of other collections, such as
 //! that a field has arrays, is stored at once, as without a transaction.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nilometer_storage::{Engine, WriteBatch};
 
+use super::version::VersionCell;
 use super::{Catalog, CatalogEntry, Collection, Namespace, collection, encode_key};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -35,6 +37,7 @@ impl Catalog {
             engine: overlay,
             keyspace: below.keyspace,
             entries: RwLock::default(),
+            version: VersionCell::default(),
             changes: Mutex::default(),
             removals: removals.into(),
             below: Some(below.clone()),
@@ -144,19 +147,19 @@ impl Catalog {
             batch.put(self.keyspace, key, collection.encode().into_bytes());
         }
         commit(batch)?;
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        for collection in created {
-            let namespace = collection.namespace.clone();
-            entries.insert(namespace, CatalogEntry::Collection(collection));
-        }
+        self.change_entries(|entries| {
+            for collection in created {
+                let namespace = collection.namespace.clone();
+                entries.insert(namespace, CatalogEntry::Collection(collection));
+            }
+        });
         Ok(())
     }
 
     /// Forgets the collections that the transaction has created, which are installed by now.
     pub(crate) fn forget_created(&self) {
         if self.is_of_transaction() {
-            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-            entries.clear();
+            self.change_entries(BTreeMap::clear);
         }
     }
 

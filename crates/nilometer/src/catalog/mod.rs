@@ -27,6 +27,7 @@ mod rollup_indexes;
 mod rollups;
 mod storage;
 mod timeseries_options;
+mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -53,8 +54,10 @@ pub use rollups::{
 pub use timeseries_options::{
     BUCKET_SPAN_SECONDS_MAX, DuplicatePolicy, EXTENSION, Granularity, TimeseriesOptions,
 };
+pub use version::CatalogVersion;
 
 use self::storage::StorageKind;
+use self::version::VersionCell;
 use crate::change_entry::ChangeNotes;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -81,6 +84,8 @@ pub struct Catalog {
     engine: Arc<dyn Engine>,
     keyspace: KeyspaceId,
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
+    /// Changes with the entries.
+    version: VersionCell,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
     /// Number of changes that took a name from a collection.
@@ -136,6 +141,7 @@ impl Catalog {
             engine,
             keyspace,
             entries: RwLock::new(entries),
+            version: VersionCell::default(),
             changes: Mutex::new(()),
             removals: AtomicU64::new(0),
             below: None,
@@ -606,14 +612,27 @@ impl Catalog {
         self.engine.commit(batch, Durability::Sync)?;
         self.note_removals(&changes);
         self.attach_to_new_series(&changes);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        for (namespace, entry) in changes {
-            match entry {
-                Some(entry) => entries.insert(namespace, entry),
-                None => entries.remove(&namespace),
-            };
-        }
+        self.change_entries(|entries| {
+            for (namespace, entry) in changes {
+                match entry {
+                    Some(entry) => entries.insert(namespace, entry),
+                    None => entries.remove(&namespace),
+                };
+            }
+        });
         Ok(())
+    }
+
+    /// Changes what is visible, and with it the version.
+    fn change_entries(&self, change: impl FnOnce(&mut BTreeMap<Namespace, CatalogEntry>)) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut entries);
+        self.version.renew();
+    }
+
+    /// Returns the version. Whoever reads it before entries may keep these for as long as it is the same.
+    pub fn version(&self) -> CatalogVersion {
+        self.version.get()
     }
 
     /// Looks into the entries of a transaction first, then into those that all see.
@@ -712,6 +731,7 @@ mod tests {
         assert!(matches!(again.get(&name("v")), Some(CatalogEntry::View(v)) if *v == view));
         assert_eq!(again.databases(), ["db"]);
         assert_eq!(again.list("db").len(), 4);
+        assert_ne!(again.version(), catalog.version());
 
         again
             .remove(&[name("ts"), name("ts").buckets(), name("absent")])

@@ -20,6 +20,7 @@ use nilometer_influx::query::RETENTION_COLLECTION;
 use nilometer_influx::schema::{self, Found, MeasurementSchema};
 
 use super::Refusal;
+use super::collection_cache::CollectionCache;
 use crate::command;
 
 /// Measurements whose fields are kept. Beyond that all are forgotten, and read again.
@@ -55,6 +56,7 @@ pub(super) type WrittenSchema = Result<Option<Arc<Schema>>, String>;
 #[derive(Default)]
 pub(super) struct Measurements {
     known: Mutex<HashMap<Key, Known>>,
+    collections: CollectionCache,
 }
 
 impl Measurements {
@@ -81,7 +83,7 @@ impl Measurements {
             .chain(measurements)
             .copied()
             .collect();
-        let mut found = schema::find_all(run, db, &asked)?;
+        let mut found = self.find_all(database, db, &asked)?;
         let rest = found.split_off(1);
         let mappings = match found.first() {
             None | Some(Found::Missing) => BTreeMap::new(),
@@ -109,6 +111,18 @@ impl Measurements {
             }
         });
         Ok(schemas.collect())
+    }
+
+    /// Returns the collections of measurements, in their order.
+    fn find_all(
+        &self,
+        database: &Database,
+        db: &str,
+        measurements: &[&str],
+    ) -> Result<Vec<Found>, String> {
+        let version = database.catalog_version();
+        let run = &mut |body| run_trusted(database, body);
+        self.collections.find_all(version, db, measurements, run)
     }
 
     /// Keeps a schema, unless one of the same collection is kept. Returns the kept one.
@@ -150,7 +164,7 @@ impl Measurements {
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
         let run = &mut |body| run_trusted(database, body);
-        let mut found = schema::find_all(run, db, &[MAPPINGS_COLLECTION, measurement])?;
+        let mut found = self.find_all(database, db, &[MAPPINGS_COLLECTION, measurement])?;
         let own = found.pop().unwrap_or(Found::Missing);
         let mapping = match found.pop() {
             None | Some(Found::Missing) => None,
@@ -160,7 +174,8 @@ impl Measurements {
             return self.read_collection(database, db, (measurement, own), exact);
         };
         let collection = mapping.collection.as_str();
-        let found = schema::find(run, db, collection)?;
+        let found = self.find_all(database, db, &[collection])?.pop();
+        let found = found.unwrap_or(Found::Missing);
         let read = self.read_collection(database, db, (collection, found), exact)?;
         Ok(read.map(|schema| Arc::new(mapping.apply(&schema))))
     }

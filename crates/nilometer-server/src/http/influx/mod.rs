@@ -14,6 +14,7 @@
 //!
 //! Requests that a browser sends on behalf of a page are refused: without logins such a page could write and read here.
 
+mod collection_cache;
 mod insert;
 mod measurements;
 mod query;
