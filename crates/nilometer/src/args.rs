@@ -15,6 +15,7 @@
 //! | field given twice | 40413 |
 //! | number out of range | 2 BadValue, or 51024 for a bound of the option itself |
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use nilometer_bson::{ArrayRef, DocRef, Element, ValueRef};
@@ -27,13 +28,13 @@ const LOOK_BACK_MAX: usize = 16;
 /// A document of options and its path.
 #[derive(Clone, Debug)]
 pub struct Args<'a> {
-    path: String,
+    path: Cow<'a, str>,
     document: DocRef<'a>,
 }
 
 impl<'a> Args<'a> {
     /// Reads the options in `document`, which errors call `path`.
-    pub fn new(path: impl Into<String>, document: DocRef<'a>) -> Self {
+    pub fn new(path: impl Into<Cow<'a, str>>, document: DocRef<'a>) -> Self {
         Self {
             path: path.into(),
             document,
@@ -57,22 +58,20 @@ impl<'a> Args<'a> {
 
     /// Like [`Args::check_names`], with a predicate for known names.
     pub fn check_names_with(&self, is_known: impl Fn(&str) -> bool) -> Result<()> {
-        let mut seen: Vec<&[u8]> = Vec::new();
-        let mut seen_many: HashSet<&[u8]> = HashSet::new();
-        for element in self.document {
+        // Operations of a `bulkWrite` have few fields, and there may be a hundred thousand of them.
+        let mut first: [&[u8]; LOOK_BACK_MAX] = [&[]; LOOK_BACK_MAX];
+        let mut all: Option<HashSet<&[u8]>> = None;
+        for (at, element) in self.document.iter().enumerate() {
             let name = element.name_bytes();
             if !is_known(element.name()) {
                 return Err(self.unknown(element.name()));
             }
-            let repeated = if seen.len() < LOOK_BACK_MAX {
-                let repeated = seen.contains(&name);
-                seen.push(name);
-                repeated
-            } else {
-                if seen_many.is_empty() {
-                    seen_many.extend(seen.iter());
+            let repeated = match first.get_mut(at) {
+                Some(place) => {
+                    *place = name;
+                    first[..at].contains(&name)
                 }
-                !seen_many.insert(name)
+                None => !all.get_or_insert_with(|| HashSet::from(first)).insert(name),
             };
             if repeated {
                 return Err(self.duplicate(element.name()));

@@ -79,7 +79,7 @@ struct Metric {
 #[derive(Default)]
 struct Metrics<'a> {
     metrics: Vec<Metric>,
-    places: HashMap<&'a [u8], usize>,
+    places: HashMap<&'a [u8], usize, foldhash::quality::RandomState>,
     /// The bytes of each series, and the place of its metric; an error if it has no name.
     series: Vec<(&'a [u8], Result<usize, String>)>,
 }

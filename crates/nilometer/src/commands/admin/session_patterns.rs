@@ -34,7 +34,7 @@ struct Pattern<'a> {
 impl<'a> Pattern<'a> {
     /// Parses `{lsid, uid, users, roles}`. `path` names the pattern in errors.
     fn parse(document: DocRef<'a>, path: &str, db: &str) -> Result<Self> {
-        let args = Args::new(path, document);
+        let args = Args::new(path.to_owned(), document);
         args.check_names(&["lsid", "roles", "uid", "users"])?;
         let lsid = args.document("lsid")?;
         let lsid = lsid

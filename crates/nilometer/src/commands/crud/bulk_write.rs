@@ -222,7 +222,11 @@ fn namespaces(stored: &Database, args: &Args<'_>, request: &Request) -> Result<V
 
 fn ops<'r>(args: &Args<'_>, request: &'r Request, namespaces: usize) -> Result<Vec<Op<'r>>> {
     let documents = write_batch(request, args, "ops")?;
-    documents.map(|document| op(document, namespaces)).collect()
+    let mut ops = Vec::with_capacity(documents.remaining());
+    for document in documents {
+        ops.push(op(document, namespaces)?);
+    }
+    Ok(ops)
 }
 
 fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
