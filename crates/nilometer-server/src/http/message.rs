@@ -36,8 +36,14 @@ const UNWANTED_BYTES_MAX: u64 = 1024 * 1024;
 /// Time for reading an unused body.
 const UNWANTED_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Bytes that are read in one call.
+/// Bytes of a head that are read in one call.
 const READ_BYTES: usize = 16 * 1024;
+
+/// Bytes of a body that are read in one call.
+const BODY_READ_BYTES: usize = 128 * 1024;
+
+/// Bytes of a body for which there is room before they arrive.
+const RESERVED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of the line in front of a chunk.
 const CHUNK_HEAD_BYTES_MAX: usize = 256;
@@ -302,7 +308,7 @@ impl Connection {
         self.in_chunks = false;
         self.until = Instant::now() + idle;
         let mut bytes = std::mem::take(&mut self.rest);
-        if bytes.is_empty() && self.read_more(&mut bytes).is_err() {
+        if bytes.is_empty() && self.read_more(&mut bytes, READ_BYTES).is_err() {
             return false;
         }
         self.rest = bytes;
@@ -316,7 +322,7 @@ impl Connection {
         let mut reads = bytes.is_empty();
         loop {
             if reads {
-                self.read_more(&mut bytes)?;
+                self.read_more(&mut bytes, READ_BYTES)?;
             }
             reads = true;
             let parsed = RequestHead::parse(&bytes).and_then(|parsed| match parsed {
@@ -368,8 +374,10 @@ impl Connection {
             ));
         }
         let mut body = std::mem::take(&mut self.rest);
+        body.reserve(length.saturating_sub(body.len()).min(RESERVED_BYTES_MAX));
         while body.len() < length {
-            if self.read_more(&mut body).is_err() {
+            let most = BODY_READ_BYTES.min(length - body.len());
+            if self.read_more(&mut body, most).is_err() {
                 return Err(HttpResponse::text(
                     "408 Request Timeout",
                     "the body did not arrive\n",
@@ -439,7 +447,7 @@ impl Connection {
                     httparse::Status::Partial => {
                         unread.drain(..at);
                         at = 0;
-                        self.read_more(&mut unread).map_err(late)?;
+                        self.read_more(&mut unread, BODY_READ_BYTES).map_err(late)?;
                     }
                 }
             };
@@ -453,7 +461,9 @@ impl Connection {
             if length == 0 {
                 // If fields follow, the connection ends after the response.
                 unread.drain(..begin);
-                while unread.len() < CHUNK_END.len() && self.read_more(&mut unread).is_ok() {}
+                while unread.len() < CHUNK_END.len()
+                    && self.read_more(&mut unread, READ_BYTES).is_ok()
+                {}
                 self.unread = !unread.starts_with(CHUNK_END);
                 if !self.unread {
                     self.rest = unread.split_off(CHUNK_END.len());
@@ -462,7 +472,7 @@ impl Connection {
             }
             let end = begin + length;
             while unread.len() < end + CHUNK_END.len() {
-                self.read_more(&mut unread).map_err(late)?;
+                self.read_more(&mut unread, BODY_READ_BYTES).map_err(late)?;
             }
             body.extend_from_slice(unread.get(begin..end).unwrap_or_default());
             at = end + CHUNK_END.len();
@@ -509,20 +519,21 @@ impl Connection {
         self.is_aborted = true;
     }
 
-    /// Reads more bytes, waiting until the deadline of the request.
-    fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+    /// Reads more bytes, at most `most`, waiting until the deadline of the request.
+    fn read_more(&mut self, bytes: &mut Vec<u8>, most: usize) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.entry.stream.set_read_timeout(Some(left))?;
-        let mut part = [0; READ_BYTES];
-        let read = self.transport.read(&mut part)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let before = bytes.len();
+        bytes.resize(before + most, 0);
+        let read = self.transport.read(&mut bytes[before..]);
+        bytes.truncate(before + read.as_ref().unwrap_or(&0));
+        match read? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
         }
-        bytes.extend_from_slice(&part[..read]);
-        Ok(())
     }
 
     /// Sends the response, or the end of the one in chunks that was begun. True if another request may follow.
