@@ -126,6 +126,17 @@ def influx_show():
     equal(fields, {"usage": "float", "cores": "integer", "up": "boolean", "note": "string"})
 
 
+def influx_into():
+    into = f"SELECT mean(usage), max(cores) INTO {DB}..means FROM cpu WHERE time >= {START}s AND time < {START + 600}s GROUP BY time(1m), host"
+    written = client.query(into, method="POST", epoch="s")
+    equal(written.raw["series"], [{"name": "result", "columns": ["time", "written"], "values": [[0, 22]]}])
+    rows = list(client.query("SELECT * FROM means WHERE host = 'h1' LIMIT 1", epoch="s").get_points())
+    equal(rows, [{"time": START // 60 * 60, "host": "h1", "max": rows[0]["max"], "mean": rows[0]["mean"]}])
+    missing = client.query("SELECT max(usage), max(missing) FROM cpu", epoch="s").raw["series"][0]
+    equal(missing["values"], [[0, 29.5, None]])
+    client.drop_measurement("means")
+
+
 def influx_errors():
     assert "error parsing query" in refused(lambda: client.query("SELECT FROM"), 400)
     refused(lambda: client.query("SELECT usage INTO other FROM cpu"), 400)
@@ -192,6 +203,7 @@ CHECKS = [
     influx_query_groups,
     influx_query_chunked,
     influx_show,
+    influx_into,
     influx_errors,
     grafana_queries,
     influx_drop,

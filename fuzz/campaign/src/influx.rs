@@ -11,7 +11,7 @@ use nilometer_bson::fuzz::Numbers;
 use nilometer_bson::validate::{Limits, validate_prefix};
 use nilometer_bson::{Document, Value, doc};
 use nilometer_influx::influxql::{Bindings, parse};
-use nilometer_influx::line_protocol::{Batches, Precision, Schema};
+use nilometer_influx::line_protocol::{Batches, LineError, Precision, Schema, SchemasOf};
 use nilometer_influx::mapping::{self, Mapping};
 use nilometer_influx::query::{Output, OutputOptions, Store, execute};
 use nilometer_influx::schema::MeasurementSchema;
@@ -34,7 +34,7 @@ const LINES: [&str; 4] = [
     "x,y=z k=\"open\nx,y=z k=.5,l=5.,m=+1i 12\nx,y=z,y=q k=1 5\n",
 ];
 
-const QUERIES: [&str; 12] = [
+const QUERIES: [&str; 14] = [
     "SELECT mean(\"usage\") FROM \"cpu\" WHERE (\"host\"::tag = 'a' OR host =~ /^b$/) AND time >= 0ms and time <= 60000ms GROUP BY time(10s), \"host\"::tag fill(null) ORDER BY time DESC LIMIT 5",
     "SELECT derivative(max(usage), 1s), cumulative_sum(count(n)), moving_average(mean(n), 2) FROM cpu WHERE time > now() - 2m GROUP BY time(7s, 3s), * fill(linear) tz('Europe/Berlin')",
     "SELECT top(usage, host, 2), n FROM cpu WHERE usage - n > 0.5 AND state !~ /u+/",
@@ -46,6 +46,8 @@ const QUERIES: [&str; 12] = [
     "CREATE DATABASE \"e\" WITH DURATION 1h30m REPLICATION 1; SHOW DATABASES; DROP DATABASE e",
     "SELECT distinct(usage) FROM cpu WHERE 1 < usage AND true -- note\n GROUP BY time(1h) /* x */ fill(previous)",
     "SELECT a FROM (SELECT b FROM c); DELETE FROM cpu; SELECT sample(a, 1) INTO b FROM c",
+    "SELECT usage AS \"u\", n, host, state INTO e.autogen.:MEASUREMENT FROM /./ GROUP BY *, rack LIMIT 9",
+    "SELECT max(usage), mean(missing) AS x INTO \"a b\" FROM cpu GROUP BY time(5s), host fill(1)",
     "SELECT non_negative_derivative(usage, 10ms) FROM cpu, mem WHERE time > -9223372036854775808 AND time < 9223372036854775807",
 ];
 
@@ -75,20 +77,27 @@ pub fn lines(bytes: &[u8]) -> bool {
             "refused" => Err("no".to_owned()),
             _ => Ok(Arc::new(Schema::default())),
         });
-        for batch in &read.batches {
-            let mut rest = batch.documents.as_slice();
-            for _ in &batch.lines {
-                let length = validate_prefix(rest, &Limits::default()).expect("a valid document");
-                rest = &rest[length..];
-                valid += 1;
-            }
-            assert!(rest.is_empty(), "a document without a line");
-        }
+        valid += check_documents(&read);
         let feeds = bytes.iter().filter(|byte| **byte == b'\n').count();
         let last = read.rejections.iter().map(|rejection| rejection.line).max();
         assert!(last.unwrap_or(0) <= feeds + 1, "a line that is not there");
     }
     valid > 0
+}
+
+/// Checks the documents of all batches. Returns their number.
+fn check_documents(read: &Batches) -> usize {
+    let mut valid = 0;
+    for batch in &read.batches {
+        let mut rest = batch.documents.as_slice();
+        for _ in &batch.lines {
+            let length = validate_prefix(rest, &Limits::default()).expect("a valid document");
+            rest = &rest[length..];
+            valid += 1;
+        }
+        assert!(rest.is_empty(), "a document without a line");
+    }
+    valid
 }
 
 /// Runs statements, on one database for each seed.
@@ -209,6 +218,18 @@ impl Store for MemoryStore {
     }
 
     fn forget(&mut self, _: &str, _: Option<&str>) {}
+
+    /// Checks the points and writes none.
+    fn write(
+        &mut self,
+        _: &str,
+        read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
+    ) -> Result<Vec<LineError>, String> {
+        let mut unknown = |names: &[&str]| names.iter().map(|_| Ok(Arc::default())).collect();
+        let read = read(&mut unknown);
+        check_documents(&read);
+        Ok(read.rejections)
+    }
 
     fn now_ms(&self) -> i64 {
         NOW_MS

@@ -255,6 +255,7 @@ pub(crate) const INFLUXDB: &[&str] = &[
     "influx_query_groups",
     "influx_query_chunked",
     "influx_show",
+    "influx_into",
     "influx_errors",
     "grafana_queries",
     "influx_drop",

@@ -32,10 +32,11 @@ pub enum Statement {
 impl Statement {
     /// True if it only reads.
     pub fn is_reading(&self) -> bool {
-        !matches!(
-            self,
-            Self::CreateDatabase(..) | Self::DropDatabase(_) | Self::DropMeasurement(_)
-        )
+        match self {
+            Self::CreateDatabase(..) | Self::DropDatabase(_) | Self::DropMeasurement(_) => false,
+            Self::Select(select) => select.into.is_none(),
+            _ => true,
+        }
     }
 }
 
@@ -102,11 +103,37 @@ pub enum SourceName {
     Not(String),
 }
 
+/// The measurement of `INTO`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntoTarget {
+    /// The database, if it is named.
+    pub db: Option<String>,
+    /// The retention policy, if it is named.
+    pub policy: Option<String>,
+    /// The measurement; `None` is `:MEASUREMENT`, that of the rows.
+    pub name: Option<String>,
+}
+
+impl IntoTarget {
+    /// Returns the target of the names before the measurement: of the database and the policy, either of which may be missing or empty.
+    pub(super) fn of(mut before: Vec<String>, name: Option<String>) -> Self {
+        let filled = |name: String| Some(name).filter(|name| !name.is_empty());
+        let policy = before.pop().and_then(filled);
+        Self {
+            db: before.pop().and_then(filled),
+            policy,
+            name,
+        }
+    }
+}
+
 /// `SELECT`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Select {
     /// The columns.
     pub fields: Vec<SelectField>,
+    /// Where the rows are written.
+    pub into: Option<IntoTarget>,
     /// The measurements.
     pub sources: Vec<Source>,
     /// The subqueries whose rows are read like those of measurements.

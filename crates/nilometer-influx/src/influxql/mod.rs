@@ -7,7 +7,7 @@
 //! Select {fields, sources, condition, group_by, fill, …}
 //! ```
 //!
-//! The language is that of InfluxDB 1.8, without `INTO` and the statements that manage users and shards: the parser names
+//! The language is that of InfluxDB 1.8, without the statements that manage users and shards: the parser names
 //! what it refuses. [`functions`] is the table of functions. Errors say what was found and where, as InfluxDB does.
 
 pub mod ast;

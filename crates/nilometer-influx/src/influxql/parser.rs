@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::ast::{
-    Cast, Dimension, Expr, Fill, Interval, KeyFilter, Limits, Select, SelectField, Show, Source,
-    SourceName, Statement,
+    Cast, Dimension, Expr, Fill, Interval, IntoTarget, KeyFilter, Limits, Select, SelectField,
+    Show, Source, SourceName, Statement,
 };
 use super::lexer::{Lexer, Token};
 use super::{LIST_MAX, ParseError, QUERY_BYTES_MAX, STATEMENTS_MAX, SUBQUERY_DEPTH_MAX};
@@ -428,9 +428,7 @@ impl Parser<'_> {
             self.check_list(fields.len())?;
             fields.push(self.select_field()?);
         }
-        if self.at_word("INTO")? {
-            return Err(self.here("INTO is not supported"));
-        }
+        let into = self.target_of_into()?;
         self.expect_word("FROM")?;
         let (sources, subqueries) = self.select_sources()?;
         let condition = match self.take_word("WHERE")? {
@@ -439,6 +437,7 @@ impl Parser<'_> {
         };
         let mut select = Select {
             fields,
+            into,
             sources,
             subqueries,
             condition,
@@ -469,6 +468,34 @@ impl Parser<'_> {
             self.expect_sign(")")?;
         }
         Ok(select)
+    }
+
+    /// Reads `INTO` and its measurement: `m`, `policy.m`, `db.policy.m`, `db..m`, or `:MEASUREMENT` behind a dot.
+    fn target_of_into(&mut self) -> Parsed<Option<IntoTarget>> {
+        if !self.at_word("INTO")? {
+            return Ok(None);
+        }
+        if self.subqueries > 0 {
+            return Err(self.here("INTO is not supported in a subquery"));
+        }
+        self.lexer.next()?;
+        let mut names = vec![self.name()?];
+        while self.take_sign(".")? {
+            if names.len() == 3 {
+                return Err(self.unexpected("FROM"));
+            }
+            let is_empty = names.len() == 1 && matches!(self.peek()?, Token::Sign("."));
+            if is_empty {
+                names.push(String::new());
+            } else if self.take_sign(":")? {
+                self.expect_word("MEASUREMENT")?;
+                return Ok(Some(IntoTarget::of(names, None)));
+            } else {
+                names.push(self.name()?);
+            }
+        }
+        let name = names.pop();
+        Ok(Some(IntoTarget::of(names, name)))
     }
 
     fn select_field(&mut self) -> Parsed<SelectField> {
@@ -652,6 +679,25 @@ mod tests {
     }
 
     #[test]
+    fn targets_of_into() {
+        let some = |text: &str| Some(text.to_owned());
+        for (text, db, policy, name) in [
+            ("m", None, None, some("m")),
+            ("p.m", None, some("p"), some("m")),
+            ("d..m", some("d"), None, some("m")),
+            ("d.p.\"a b\"", some("d"), some("p"), some("a b")),
+            ("d..:MEASUREMENT", some("d"), None, None),
+            ("d.p.:measurement", some("d"), some("p"), None),
+            ("p.:MEASUREMENT", None, some("p"), None),
+        ] {
+            let parsed = select(&format!("SELECT a INTO {text} FROM n"));
+            assert_eq!(parsed.into, Some(IntoTarget { db, policy, name }), "{text}");
+        }
+        assert!(!one("SELECT a INTO b FROM m").is_reading());
+        assert!(one("SELECT a FROM m").is_reading());
+    }
+
+    #[test]
     fn operators_bind_as_in_influxdb() {
         let text = |text: &str| select(text).fields[0].expr.to_string();
         assert_eq!(
@@ -701,8 +747,20 @@ mod tests {
     fn what_is_not_supported_is_refused_by_name() {
         for (text, expected) in [
             (
-                "SELECT a INTO b FROM c",
-                "INTO is not supported at line 1, char 10",
+                "SELECT a FROM (SELECT a INTO b FROM c)",
+                "INTO is not supported in a subquery at line 1, char 25",
+            ),
+            (
+                "SELECT a INTO :MEASUREMENT FROM c",
+                "found :, expected identifier at line 1, char 15",
+            ),
+            (
+                "SELECT a INTO b, c FROM d",
+                "found ,, expected FROM at line 1, char 16",
+            ),
+            (
+                "SELECT a INTO a.b.c.d FROM m",
+                "found d, expected FROM at line 1, char 21",
             ),
             (
                 "DELETE FROM a",

@@ -126,7 +126,11 @@ pub const SUPPORT: &[Support] = &[
         "DROP MEASUREMENT m",
         "by POST only",
     ),
-    no("`INTO`", "SELECT a INTO b FROM m"),
+    yes(
+        "`INTO`, `:MEASUREMENT`",
+        "SELECT a INTO d.autogen.:MEASUREMENT FROM m GROUP BY *",
+        "by POST only; tags of `GROUP BY` stay tags, others become fields; a database that does not exist is created; not in subqueries",
+    ),
     no("`DELETE`, `DROP SERIES`", "DELETE FROM m"),
     no(
         "`CREATE`, `ALTER`, `DROP RETENTION POLICY`",

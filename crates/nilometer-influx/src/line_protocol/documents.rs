@@ -114,14 +114,7 @@ impl Batches {
         now_ms: i64,
         schema: &mut dyn FnMut(&str) -> Result<Arc<Schema>, String>,
     ) -> Self {
-        let mut writer = Writer {
-            schema,
-            now_ms,
-            measurements: Vec::new(),
-            by_name: HashMap::new(),
-            last: None,
-            finished: Vec::new(),
-        };
+        let mut writer = BatchWriter::new(now_ms, schema);
         let mut parser = Parser::new(body, precision);
         let mut point = Point::default();
         let mut rejections = Vec::new();
@@ -132,25 +125,7 @@ impl Batches {
             };
             rejections.extend(written.err());
         }
-        let mut out = Self {
-            batches: writer.finished,
-            new_fields: Vec::new(),
-            rejections,
-        };
-        for measurement in writer.measurements {
-            for known in measurement.fields.into_iter().filter(|known| known.is_new) {
-                let field = (
-                    measurement.batch.measurement.clone(),
-                    known.name,
-                    known.kind,
-                );
-                out.new_fields.push(field);
-            }
-            if !measurement.batch.lines.is_empty() {
-                out.batches.push(measurement.batch);
-            }
-        }
-        out
+        writer.finish(rejections)
     }
 }
 
@@ -174,7 +149,8 @@ struct Measurement {
     of_point: Vec<usize>,
 }
 
-struct Writer<'s> {
+/// Writes points as documents.
+pub(crate) struct BatchWriter<'s> {
     schema: &'s mut dyn FnMut(&str) -> Result<Arc<Schema>, String>,
     now_ms: i64,
     measurements: Vec<Measurement>,
@@ -185,8 +161,47 @@ struct Writer<'s> {
     finished: Vec<Batch>,
 }
 
-impl Writer<'_> {
-    fn add(&mut self, point: &Point<'_>, line: usize) -> Result<(), Rejection> {
+impl<'s> BatchWriter<'s> {
+    /// Begins; the arguments are those of [`Batches::read`].
+    pub(crate) fn new(
+        now_ms: i64,
+        schema: &'s mut dyn FnMut(&str) -> Result<Arc<Schema>, String>,
+    ) -> Self {
+        Self {
+            schema,
+            now_ms,
+            measurements: Vec::new(),
+            by_name: HashMap::new(),
+            last: None,
+            finished: Vec::new(),
+        }
+    }
+
+    /// Returns the batches.
+    pub(crate) fn finish(self, rejections: Vec<Rejection>) -> Batches {
+        let mut out = Batches {
+            batches: self.finished,
+            new_fields: Vec::new(),
+            rejections,
+        };
+        for measurement in self.measurements {
+            for known in measurement.fields.into_iter().filter(|known| known.is_new) {
+                let field = (
+                    measurement.batch.measurement.clone(),
+                    known.name,
+                    known.kind,
+                );
+                out.new_fields.push(field);
+            }
+            if !measurement.batch.lines.is_empty() {
+                out.batches.push(measurement.batch);
+            }
+        }
+        out
+    }
+
+    /// Adds a point, whose line has this number.
+    pub(crate) fn add(&mut self, point: &Point<'_>, line: usize) -> Result<(), Rejection> {
         let reject = |column: usize, message: String| LineError {
             line,
             column,

@@ -23,7 +23,7 @@ mod number;
 mod parser;
 
 pub use documents::{Batch, Batches, Names, Rejection, Schema, SchemasOf};
-pub(crate) use documents::{check_key, check_measurement, is_full};
+pub(crate) use documents::{BatchWriter, check_key, check_measurement, is_full};
 pub use parser::{LineError, Parser};
 
 /// The most tags of a point.
@@ -47,7 +47,15 @@ pub struct Text<'a> {
     pub has_escapes: bool,
 }
 
-impl Text<'_> {
+impl<'a> Text<'a> {
+    /// Returns a text that was not written with escapes.
+    pub(crate) fn plain(text: &'a str) -> Self {
+        Self {
+            raw: text.as_bytes(),
+            has_escapes: false,
+        }
+    }
+
     /// Appends the bytes without escapes.
     pub fn append_to(self, out: &mut Vec<u8>) {
         if !self.has_escapes {

@@ -27,6 +27,7 @@ pub use cell::write_json_text;
 pub use output::{CHUNK_ROWS, Output, OutputOptions};
 
 use crate::influxql::Statement;
+use crate::line_protocol::{Batches, LineError, SchemasOf};
 use crate::mapping::{MAPPINGS_COLLECTION, Mapping};
 use crate::schema::MeasurementSchema;
 
@@ -57,6 +58,14 @@ pub trait Store {
 
     /// Forgets a measurement, or all of a database.
     fn forget(&mut self, db: &str, measurement: Option<&str>);
+
+    /// Writes the points that `read` returns as the user; it may be called several times, if other writes change the types of fields. Returns
+    /// the points that were rejected. Measurements that do not exist are created.
+    fn write(
+        &mut self,
+        db: &str,
+        read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
+    ) -> Result<Vec<LineError>, String>;
 
     /// Returns the time, in ms since 1970.
     fn now_ms(&self) -> i64;

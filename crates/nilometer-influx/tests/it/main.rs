@@ -1,6 +1,7 @@
 //! Line protocol written and InfluxQL answered over a database in memory.
 
 mod compatibility;
+mod into;
 mod mappings;
 mod oracle;
 mod queries;

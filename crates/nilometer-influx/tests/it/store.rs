@@ -7,7 +7,9 @@ use nilometer::operation::DocumentSequence;
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, doc};
 use nilometer_influx::influxql::{Bindings, parse};
-use nilometer_influx::line_protocol::{Batches, Names, Precision, Schema};
+use nilometer_influx::line_protocol::{
+    Batch, Batches, LineError, Names, Precision, Schema, SchemasOf,
+};
 use nilometer_influx::mapping::{self, Mapping};
 use nilometer_influx::query::{Output, OutputOptions, Store, execute};
 use nilometer_influx::schema::MeasurementSchema;
@@ -21,6 +23,8 @@ pub(crate) struct TestStore {
     session: ClientSession,
     /// Cursors fail after their first batch.
     pub(crate) breaks: bool,
+    /// The points of each write of a statement.
+    pub(crate) writes: Vec<usize>,
 }
 
 impl Store for TestStore {
@@ -53,6 +57,31 @@ impl Store for TestStore {
 
     fn forget(&mut self, _: &str, _: Option<&str>) {}
 
+    fn write(
+        &mut self,
+        db: &str,
+        read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
+    ) -> Result<Vec<LineError>, String> {
+        let mut known = |names: &[&str]| {
+            let schemas = names.iter().map(|name| {
+                let schema = self.schema(db, name, true)?.map(|known| Schema {
+                    names: known.names.clone(),
+                    types: known.fields.clone().into_iter().collect(),
+                });
+                Ok(Arc::new(schema.unwrap_or_default()))
+            });
+            schemas.collect()
+        };
+        let read = read(&mut known);
+        self.writes
+            .push(read.batches.iter().map(|one| one.lines.len()).sum());
+        let rejections = read.rejections;
+        for batch in read.batches {
+            self.insert(db, batch);
+        }
+        Ok(rejections)
+    }
+
     fn now_ms(&self) -> i64 {
         NOW_MS
     }
@@ -64,6 +93,7 @@ impl TestStore {
             database: Database::in_memory().expect("a database"),
             session: ClientSession::embedded(),
             breaks: false,
+            writes: Vec::new(),
         }
     }
 
@@ -81,27 +111,33 @@ impl TestStore {
         );
         assert!(read.rejections.is_empty(), "{:?}", read.rejections);
         for batch in read.batches {
-            let names = Names::default();
-            let timeseries = doc! {
-                "timeField": names.time, "metaField": names.tags, "nilometer": doc! {"duplicates": "replace"},
-            };
-            let create =
-                doc! {"create": batch.measurement.as_str(), "timeseries": timeseries, "$db": "d"};
-            self.command(create);
-            let span = 0..batch.documents.len();
-            let documents = Arc::new(batch.documents);
-            let sequence = DocumentSequence::new("documents".to_owned(), documents, span);
-            let insert = doc! {"insert": batch.measurement.as_str(), "ordered": false, "$db": "d"};
-            let request = Request {
-                sequences: vec![sequence.expect("documents")],
-                ..Request::new(insert)
-            };
-            let reply = self.database.run_command(&mut self.session, &request);
-            assert!(
-                reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing(),
-                "{reply:?}"
-            );
+            self.insert("d", batch);
         }
+    }
+
+    /// Inserts documents into a measurement, which is created if it does not exist.
+    fn insert(&mut self, db: &str, batch: Batch) {
+        let names = Names::default();
+        let timeseries = doc! {
+            "timeField": names.time, "metaField": names.tags, "nilometer": doc! {"duplicates": "merge"},
+        };
+        let name = batch.measurement.as_str();
+        let create = doc! {"create": name, "timeseries": timeseries, "$db": db};
+        // It may exist.
+        let _ = self.run(create);
+        let span = 0..batch.documents.len();
+        let documents = Arc::new(batch.documents);
+        let sequence = DocumentSequence::new("documents".to_owned(), documents, span);
+        let insert = doc! {"insert": name, "ordered": false, "$db": db};
+        let request = Request {
+            sequences: vec![sequence.expect("documents")],
+            ..Request::new(insert)
+        };
+        let reply = self.database.run_command(&mut self.session, &request);
+        assert!(
+            reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing(),
+            "{reply:?}"
+        );
     }
 
     /// Returns the answer to statements as text.

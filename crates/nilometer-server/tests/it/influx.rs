@@ -568,6 +568,42 @@ fn queries_are_answered_at_once_and_in_chunks() {
 }
 
 #[test]
+fn rows_are_written_into_measurements() {
+    let influx = Influx::start(&[]);
+    let lines: String = (0..25_000)
+        .map(|at| format!("m,t=t{} v={at},n={at}i {at}\n", at % 2))
+        .collect();
+    influx.write(&lines);
+    let refused = influx.get("/query?db=d&q=SELECT+v+INTO+o+FROM+m");
+    assert_eq!(refused.status, 400, "{refused:?}");
+    let written = influx.query("SELECT * INTO e..:MEASUREMENT FROM m GROUP BY *", "");
+    assert!(
+        written.body.contains(
+            "{\"name\":\"result\",\"columns\":[\"time\",\"written\"],\"values\":[[0,25000]]}"
+        ),
+        "{written:?}"
+    );
+    let sums = |source: &str| {
+        let query = format!("SELECT count(v), sum(n), last(v) FROM {source} GROUP BY t");
+        influx.query(&query, "").body
+    };
+    assert!(sums("e..m").contains("12500"), "{}", sums("e..m"));
+    assert_eq!(sums("e..m"), sums("m"));
+    // A measurement that exists keeps its types.
+    let conflict = influx.query("SELECT v AS n INTO m FROM m", "");
+    assert!(
+        conflict.body.contains("field type conflict"),
+        "{conflict:?}"
+    );
+    let created = doc! {"listCollections": 1, "filter": doc! {"name": "m"}};
+    let reply = influx.server.connect().run_on("e", &created);
+    assert!(
+        to_relaxed(reply.as_ref()).contains("\"duplicates\":\"merge\""),
+        "{reply:?}"
+    );
+}
+
+#[test]
 fn an_answer_that_breaks_ends_with_the_error() {
     let influx = Influx::start(&["--setParameter", "enableTestCommands=1"]);
     let lines: String = (0..30_000)
@@ -630,6 +666,17 @@ fn users_query_what_they_may_read() {
     }
     assert!(body("reader", "d", "SHOW DATABASES").contains("[[\"d\"]]"));
     assert!(body("reader", "d", "DROP MEASUREMENT m").contains("not authorized"));
+    // INTO reads and writes as its user.
+    let copy = "SELECT v INTO n FROM m GROUP BY *";
+    assert!(body("reader", "d", copy).contains("not authorized"));
+    assert!(body("writer", "d", copy).contains("[[\"1970-01-01T00:00:00Z\",1]]"));
+    let elsewhere = body("writer", "d", "SELECT v INTO e..n FROM m");
+    assert!(elsewhere.contains("not authorized"), "{elsewhere}");
+    let elsewhere = body("writer", "d", "SELECT v INTO n FROM e..m");
+    assert!(elsewhere.contains("not authorized"), "{elsewhere}");
+    assert!(
+        body("reader", "d", "SELECT * FROM n").contains("[\"1970-01-01T00:00:00.001Z\",\"x\",1]")
+    );
     assert!(!body("writer", "d", "DROP MEASUREMENT m").contains("error"));
 }
 

@@ -4,6 +4,7 @@
 //! their values. Times ascend within a series, or descend. The rows of subqueries are read like measurements ([`subquery`]).
 
 mod aggregates;
+mod into;
 mod multiple;
 mod plan;
 mod raw;
@@ -78,6 +79,19 @@ pub(super) fn zone(select: &Select) -> Result<Option<TimeZone>, String> {
 
 /// Executes a statement.
 pub(super) fn run(
+    store: &mut dyn Store,
+    db: Option<&str>,
+    select: &Select,
+    output: &mut dyn Rows,
+) -> Result<(), String> {
+    match &select.into {
+        None => run_rows(store, db, select, output),
+        Some(target) => into::run(store, db, (select, target), output),
+    }
+}
+
+/// Executes a statement up to its rows.
+fn run_rows(
     store: &mut dyn Store,
     db: Option<&str>,
     select: &Select,

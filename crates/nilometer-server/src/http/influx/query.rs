@@ -18,15 +18,15 @@ use nilometer::{Database, Request};
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, ValueRef};
 use nilometer_influx::influxql::{Bindings, Expr, Statement, parse};
-use nilometer_influx::line_protocol::Precision;
+use nilometer_influx::line_protocol::{Batches, LineError, Precision, SchemasOf};
 use nilometer_influx::mapping::Mapping;
 use nilometer_influx::query::{
     CHUNK_ROWS, Output, OutputOptions, RETENTION_POLICY, Store, execute,
 };
 use nilometer_influx::schema::MeasurementSchema;
 
-use super::measurements::{Measurements, error_text, is_ok};
-use super::{Influx, InfluxRequest, Refusal};
+use super::measurements::{error_text, is_ok};
+use super::{Influx, InfluxRequest, Refusal, write};
 use crate::command;
 use crate::http::message::{Connection, HttpResponse, RequestHead};
 use crate::http::parameters::Parameters;
@@ -87,10 +87,7 @@ pub(super) fn answer(
         ));
     }
     let options = options(&parameters)?;
-    let mut store = ServerStore {
-        request,
-        measurements: &influx.measurements,
-    };
+    let mut store = ServerStore { request, influx };
     let db = parameters.get_text("db");
     let (mut first, mut is_begun) = (Vec::new(), false);
     let mut write = |part: &[u8]| {
@@ -176,7 +173,7 @@ fn bindings(parameters: &Parameters) -> Result<Bindings, Refusal> {
 /// The database, in the name of the user.
 struct ServerStore<'a> {
     request: InfluxRequest<'a>,
-    measurements: &'a Measurements,
+    influx: &'a Influx,
 }
 
 impl ServerStore<'_> {
@@ -201,16 +198,25 @@ impl Store for ServerStore<'_> {
         measurement: &str,
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
-        self.measurements
-            .read(self.database(), db, measurement, exact)
+        let measurements = &self.influx.measurements;
+        measurements.read(self.database(), db, measurement, exact)
     }
 
     fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
-        self.measurements.mappings(self.database(), db)
+        self.influx.measurements.mappings(self.database(), db)
     }
 
     fn forget(&mut self, db: &str, measurement: Option<&str>) {
-        self.measurements.forget(db, measurement);
+        self.influx.measurements.forget(db, measurement);
+    }
+
+    fn write(
+        &mut self,
+        db: &str,
+        read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
+    ) -> Result<Vec<LineError>, String> {
+        let written = write::points(self.influx, &mut self.request, db, read);
+        written.map_err(|refusal| refusal.text)
     }
 
     fn now_ms(&self) -> i64 {

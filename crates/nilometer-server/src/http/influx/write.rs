@@ -84,6 +84,17 @@ pub(super) fn answer_samples(
     )))
 }
 
+/// Writes the points that `read` returns. Returns those that were rejected.
+pub(super) fn points(
+    influx: &Influx,
+    request: &mut InfluxRequest<'_>,
+    db: &str,
+    read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
+) -> Result<Vec<LineError>, Refusal> {
+    let read = checked_batches(influx, request, db, &mut |schemas| Ok(read(schemas)))?;
+    insert_all(influx, request, db, read)
+}
+
 /// Inserts all batches. Returns what was rejected before and by them.
 fn insert_all(
     influx: &Influx,
