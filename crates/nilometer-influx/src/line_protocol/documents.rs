@@ -115,6 +115,8 @@ impl Batches {
         schema: &mut dyn FnMut(&str) -> Result<Arc<Schema>, String>,
     ) -> Self {
         let mut writer = BatchWriter::new(now_ms, schema);
+        // Most bodies are of one measurement, whose documents are about as long as its lines.
+        writer.first_bytes = body.len().min(BATCH_BYTES);
         let mut parser = Parser::new(body, precision);
         let mut point = Point::default();
         let mut rejections = Vec::new();
@@ -156,6 +158,8 @@ pub(crate) struct BatchWriter<'s> {
     measurements: Vec<Measurement>,
     /// Positions by names as they are written; errors are remembered, too.
     by_name: HashMap<Box<[u8]>, Result<usize, String>>,
+    /// Bytes to reserve for the first measurement.
+    first_bytes: usize,
     /// The last measurement, as it was written.
     last: Option<(Box<[u8]>, usize)>,
     finished: Vec<Batch>,
@@ -172,6 +176,7 @@ impl<'s> BatchWriter<'s> {
             now_ms,
             measurements: Vec::new(),
             by_name: HashMap::new(),
+            first_bytes: 0,
             last: None,
             finished: Vec::new(),
         }
@@ -248,6 +253,7 @@ impl<'s> BatchWriter<'s> {
             self.measurements.push(Measurement {
                 batch: Batch {
                     measurement: name,
+                    documents: Vec::with_capacity(std::mem::take(&mut self.first_bytes)),
                     ..Batch::default()
                 },
                 schema,
