@@ -31,6 +31,8 @@ pub struct Parser<'a> {
     line: usize,
     /// The first line after the point that was returned last.
     next_line: usize,
+    tag_keys: DistinctKeys<'a>,
+    field_keys: DistinctKeys<'a>,
 }
 
 impl<'a> Parser<'a> {
@@ -44,6 +46,8 @@ impl<'a> Parser<'a> {
             line_start: 0,
             line: 0,
             next_line: 1,
+            tag_keys: DistinctKeys::default(),
+            field_keys: DistinctKeys::default(),
         }
     }
 
@@ -162,7 +166,9 @@ impl<'a> Parser<'a> {
             }
             point.tags.push(self.tag()?);
         }
-        check_tags(point)?;
+        if self.tag_keys.repeat(&point.tags) {
+            return Err("a tag key occurs twice");
+        }
         if self.peek() != Some(b' ') {
             return Err("missing fields");
         }
@@ -181,7 +187,9 @@ impl<'a> Parser<'a> {
             }
             self.at += 1;
         }
-        check_fields(point)?;
+        if self.field_keys.repeat(&point.fields) {
+            return Err("a field key occurs twice");
+        }
         self.skip_spaces();
         point.time_ms = match self.is_at_end() {
             true => None,
@@ -313,19 +321,23 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn check_tags(point: &Point<'_>) -> Result<(), &'static str> {
-    let repeated = repeats(point.tags.iter().map(|(key, _)| *key), point.tags.len());
-    match repeated {
-        true => Err("a tag key occurs twice"),
-        false => Ok(()),
-    }
-}
+/// The keys of the last point in which none occurred twice. Most points have those of the one before.
+#[derive(Debug, Default)]
+struct DistinctKeys<'a>(Vec<&'a [u8]>);
 
-fn check_fields(point: &Point<'_>) -> Result<(), &'static str> {
-    let keys = point.fields.iter().map(|(key, _)| *key);
-    match repeats(keys, point.fields.len()) {
-        true => Err("a field key occurs twice"),
-        false => Ok(()),
+impl<'a> DistinctKeys<'a> {
+    /// True if one of the keys occurs twice.
+    fn repeat<V>(&mut self, pairs: &[(Text<'a>, V)]) -> bool {
+        let raw = pairs.iter().map(|(key, _)| key.raw);
+        if self.0.iter().copied().eq(raw.clone()) {
+            return false;
+        }
+        let found = repeats(pairs.iter().map(|(key, _)| *key), pairs.len());
+        if !found {
+            self.0.clear();
+            self.0.extend(raw);
+        }
+        found
     }
 }
 
@@ -354,6 +366,23 @@ fn repeats<'a>(keys: impl Iterator<Item = Text<'a>> + Clone, count: usize) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_that_occur_twice_are_found_after_any_point() {
+        let body = b"m,a=1,b=1 x=1,y=1\nm,a=1,b=1 x=1,y=1\nm,a=1,a=1 x=1,y=1\nm,a=1,b=1 x=1,x=1\n\
+            m,b=1,a=1 y=1,x=1\nm,a=1,b=1 x=1,y=1,x=1\nm,b=1 y=1";
+        let read = read(body);
+        let errors: Vec<&String> = read.iter().filter(|one| one.contains("twice")).collect();
+        assert_eq!(
+            errors,
+            [
+                "3:10: a tag key occurs twice",
+                "4:18: a field key occurs twice",
+                "6:22: a field key occurs twice"
+            ]
+        );
+        assert_eq!(read.len(), 7);
+    }
 
     /// Returns points in a readable form, and errors.
     fn read(body: &[u8]) -> Vec<String> {
