@@ -30,6 +30,9 @@ const CLUSTER: &str = "cluster";
 /// The number of the form of the object.
 const FORM: &str = "nilometer cluster 1";
 
+/// The object while a copy of another cluster is not complete.
+const UNFINISHED: &str = "nilometer cluster, unfinished copy\n";
+
 /// Most partitions of a cluster: every process lists the heartbeats of all, in at most five pages with those of the nodes.
 const PARTITIONS_MAX: u32 = 2000;
 
@@ -64,7 +67,8 @@ impl std::fmt::Debug for ClusterDescription {
 }
 
 impl ClusterDescription {
-    fn new(partitions: u32) -> Result<Self> {
+    /// Returns the description of a new cluster.
+    pub(crate) fn new(partitions: u32) -> Result<Self> {
         Ok(Self {
             id: random()?,
             partitions,
@@ -184,23 +188,54 @@ pub(crate) async fn find(
         Err(error) => return Err(failed(&error)),
     };
     let contents = found.bytes().await.map_err(|error| failed(&error))?;
+    if contents == UNFINISHED.as_bytes() {
+        return Err(refused(
+            "a copy of a cluster is not complete: delete what is there, and copy again",
+        ));
+    }
     let description = ClusterDescription::decode(&contents);
     let description = description
         .ok_or_else(|| refused("the object `cluster` is not one of this version, or is damaged"))?;
     Ok(Some(description))
 }
 
+/// Marks a path as that of a cluster whose databases are not there yet. Fails if another process has one there.
+pub(crate) async fn begin_copy(store: &Arc<dyn ObjectStore>, path: &str) -> Result<()> {
+    let object = Path::from(path).join(CLUSTER);
+    let options = PutOptions::from(PutMode::Create);
+    let put = store.put_opts(&object, UNFINISHED.into(), options).await;
+    put.map_err(|error| store_error("create the cluster", &error))?;
+    Ok(())
+}
+
+/// Describes a cluster whose databases are complete now.
+pub(crate) async fn finish_copy(
+    store: &Arc<dyn ObjectStore>,
+    path: &str,
+    description: &ClusterDescription,
+) -> Result<()> {
+    let object = Path::from(path).join(CLUSTER);
+    let put = store.put(&object, description.encode().into()).await;
+    put.map_err(|error| store_error("describe the cluster", &error))?;
+    Ok(())
+}
+
 /// Refuses a path with a database that no cluster has made.
 async fn check_unused(store: &Arc<dyn ObjectStore>, path: &str) -> Result<()> {
-    let manifests = Path::from(path).join("manifest");
-    let first = store.list(Some(&manifests)).try_next().await;
-    let first = first.map_err(|error| store_error("look for a database", &error))?;
-    match first {
-        None => Ok(()),
-        Some(_) => Err(refused(
+    match has_database(store, path).await? {
+        false => Ok(()),
+        true => Err(refused(
             "there is a database of a single server; a cluster begins in an empty place",
         )),
     }
+}
+
+/// True if there is a database at a path, not a cluster of them.
+pub(crate) async fn has_database(store: &Arc<dyn ObjectStore>, path: &str) -> Result<bool> {
+    let manifests = Path::from(path).join("manifest");
+    let first = store.list(Some(&manifests)).try_next().await;
+    let first = first.map_err(|error| store_error("look for a database", &error))?;
+    Ok(first.is_some())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 //! | a cache that knows its bytes; parts of tables in memory and on a disk, for all that a server opens | [`cache`]; [`table_parts`], [`disk_cache`] |
 //! | requests in flight and their count; repeating those that failed | [`requests`], [`retry`] |
 //! | the store of a URL; refusing stores in which two writers could be at work | [`url`], [`mod@probe`] |
-//! | reading without disturbing a writer, for copies | [`source`] |
+//! | reading without disturbing a writer, for copies; all databases of a cluster at once | [`source`]; [`cluster_copy`] |
 //! | the same, again and again, for secondaries | [`reader`], [`log_cache`] |
 //! | which of several processes writes; which are there | [`claim`], [`presence`] |
 //! | what the processes of a cluster of several databases know of it; their claims and presence, by one list | [`description`]; [`board`] |
@@ -30,6 +30,7 @@ mod board;
 mod cache;
 mod caller_runtime;
 mod claim;
+mod cluster_copy;
 mod commit;
 mod compactor;
 mod core;
@@ -67,6 +68,7 @@ pub use backup::{
 };
 pub use board::{BoardLook, ClaimBoard, FreeUnit, NODES_MAX, UnitLook, UnitWriter};
 pub use claim::{Claim, ClaimIntervals, Claimant, Lease, Look};
+pub use cluster_copy::{ClusterSource, ClusterTarget};
 pub use compactor::SlateCompactor;
 pub use description::ClusterDescription;
 pub use disk_cache::DiskCache;

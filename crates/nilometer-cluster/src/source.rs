@@ -38,15 +38,24 @@ pub struct SlateSource {
 /// An open reader, which is closed with the last scan.
 struct OpenReader {
     db: DbReader,
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
     path: String,
 }
 
 impl SlateSource {
     /// Opens the database at `path` in `store`. Fails if there is none.
     pub fn open(store: Arc<dyn ObjectStore>, path: &str) -> Result<Self> {
-        let runtime = runtime(path, THREADS)?;
-        if runtime.block_on(is_empty(&store, path))? {
+        let runtime = Arc::new(runtime(path, THREADS)?);
+        runtime.block_on(Self::open_on(&runtime, store, path))
+    }
+
+    /// Opens a database that is read on a runtime which others use, too.
+    pub(crate) async fn open_on(
+        runtime: &Arc<Runtime>,
+        store: Arc<dyn ObjectStore>,
+        path: &str,
+    ) -> Result<Self> {
+        if is_empty(&store, path).await? {
             return Err(Error::Store {
                 reason: format!("there is no database at {path}"),
             });
@@ -61,19 +70,29 @@ impl SlateSource {
             .with_system_clock(Arc::new(StillClock::default()))
             .with_db_cache_disabled()
             .build();
-        let db = runtime.block_on(built);
-        let db = db.map_err(|error| convert(path, &error))?;
+        let db = built.await.map_err(|error| convert(path, &error))?;
+        let keyspaces = match keyspaces::read_keyspaces(&db, path).await {
+            Ok(keyspaces) => keyspaces,
+            Err(error) => {
+                // What remains of a failed close is a checkpoint that expires.
+                let _ = db.close().await;
+                return Err(error);
+            }
+        };
         let reader = OpenReader {
             db,
-            runtime,
+            runtime: Arc::clone(runtime),
             path: path.to_owned(),
         };
-        let keyspaces = keyspaces::read_keyspaces(&reader.db, path);
-        let keyspaces = reader.runtime.block_on(keyspaces)?;
         Ok(Self {
             reader: Arc::new(reader),
             keyspaces,
         })
+    }
+
+    /// Returns the number of the last batch that it shows.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.reader.db.status().durable_seq
     }
 
     fn check_exists(&self, id: KeyspaceId) -> Result<()> {

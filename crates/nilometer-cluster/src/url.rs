@@ -21,6 +21,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
+use crate::cluster_copy::{ClusterSource, ClusterTarget};
 use crate::description::{self, CATALOG, ClusterDescription, find_or_create};
 use crate::engine::runtime;
 use crate::error::store_error;
@@ -196,6 +197,24 @@ impl StorageUrl {
         SlateSource::open(store, path)
     }
 
+    /// Opens all databases of the cluster at the URL for reading, with one state of its catalog. `None` if there is no cluster.
+    pub fn open_cluster_source(&self) -> Result<Option<ClusterSource>> {
+        self.check_exists()?;
+        let (store, path) = self.connect()?;
+        ClusterSource::open(&store, path)
+    }
+
+    /// Probes the store and creates a cluster as the target of a copy. There must be nothing at the URL.
+    pub fn create_cluster_for_copy(
+        &self,
+        options: SlateOptions,
+        partitions: u32,
+    ) -> Result<ClusterTarget> {
+        let options = self.probed(options)?;
+        let (store, path) = self.connect()?;
+        ClusterTarget::create(store, path, options, partitions)
+    }
+
     /// Fails if a directory is absent: connecting would create it.
     fn check_exists(&self) -> Result<()> {
         match &self.place {
@@ -265,6 +284,23 @@ impl StorageUrl {
         Ok(found.is_some())
     }
 
+    /// Returns the names and the URLs of the databases of the cluster at the URL, the catalog first; without a cluster that of the
+    /// one database, without a name. Empty if there is neither.
+    pub fn databases(&self) -> Result<Vec<(Option<String>, Self)>> {
+        self.check_exists()?;
+        let store = self.store(impatient())?;
+        let runtime = runtime(&self.path, 1)?;
+        if let Some(cluster) = runtime.block_on(description::find(&store, &self.path))? {
+            let names = std::iter::once(CATALOG.to_owned()).chain(cluster.names());
+            let named = names.map(|name| (Some(name.clone()), self.part(&name)));
+            return Ok(named.collect());
+        }
+        match runtime.block_on(description::has_database(&store, &self.path))? {
+            true => Ok(vec![(None, self.clone())]),
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// Returns the URL of an existing database: the one at the URL, or the one of the cluster there with that name, `config` or a
     /// partition.
     pub fn database(&self, name: Option<&str>) -> Result<Self> {
@@ -277,7 +313,7 @@ impl StorageUrl {
             (None, Some(_)) => refused("there is no cluster, so it has no partitions".to_owned()),
             (Some(cluster), Some(name)) if cluster.has(name) => Ok(self.part(name)),
             (Some(cluster), _) => refused(format!(
-                "there is a cluster: name one of its databases, which are {CATALOG} and p0001 to p{:04}",
+                "there is a cluster: name one of its databases, which are {CATALOG} and p0001 to p{:04}, or copy all of it to a URL",
                 cluster.partitions
             )),
         }

@@ -12,6 +12,7 @@ mod claim;
 #[allow(dead_code, reason = "conformance has more clients")]
 mod checks;
 mod clients;
+mod cluster_copy;
 mod compactor;
 mod continuous_backup;
 mod contract;

@@ -22,7 +22,7 @@ fn address(server: &Server) -> String {
     format!("127.0.0.1:{}", server.port)
 }
 
-fn admin(server: &Server, mut given: Document) -> Document {
+pub(crate) fn admin(server: &Server, mut given: Document) -> Document {
     given.insert("$db", "admin");
     command(server, given)
 }
@@ -71,7 +71,7 @@ pub(crate) fn insert(server: &Server, from: i64, count: i64) {
     assert_eq!(reply.get_i32("n").ok(), i32::try_from(count).ok());
 }
 
-fn batch(reply: &Document) -> Vec<Document> {
+pub(crate) fn batch(reply: &Document) -> Vec<Document> {
     let cursor = reply.get_document("cursor").expect("a cursor");
     let batch = cursor.get_array("firstBatch").expect("a batch").iter();
     batch.filter_map(Bson::as_document).cloned().collect()

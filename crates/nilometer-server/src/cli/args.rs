@@ -218,8 +218,11 @@ pub(crate) struct Restore {
 /// Options of `verify`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Verify {
-    /// Directory of a database, or URL of backups
+    /// Directory of a database, or URL of a database, a cluster or backups
     pub(crate) place: PathBuf,
+    /// Only this database of the cluster at the URL: config, or a partition such as p0001
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
@@ -258,11 +261,16 @@ pub(crate) struct Directory {
     pub(crate) directory: PathBuf,
 }
 
-/// A directory of a database, or a file in it.
+/// Options of `inspect`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// Directory of the database, or a file of it
+    /// Directory of the database, or a file of it, or URL of a database or a cluster
     pub(crate) path: PathBuf,
+    /// Only this database of the cluster at the URL: config, or a partition such as p0001
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 /// Options of `demo`.

@@ -1,4 +1,4 @@
-//! `nilometer backup`, `backups`, `restore` and `verify` with the URL of an object store, and `serve --backup`.
+//! `nilometer backup`, `backups`, `restore`, `verify` and `inspect` with the URL of an object store, and `serve --backup`.
 //!
 //! With a directory these commands are those of [`upkeep`]. What is done in the store is behind
 //! [`ObjectBackups`].
@@ -16,7 +16,8 @@ use nilometer_bson::{DocumentBuilder, Value};
 
 use super::Failure;
 use super::args::{self, KeepArgs, StoreArgs};
-use super::object_storage::{ObjectBackups, RunningBackup};
+use super::object_storage::{ObjectBackups, ObjectStorage, RunningBackup, StoredDatabase};
+use super::storage::ObjectStorageOptions;
 use super::upkeep::{self, check_is_there, explain_open, size};
 use crate::machine::make_new_files_private;
 
@@ -94,7 +95,7 @@ fn check_directory(options: &[(&str, bool)]) -> Done {
     match options.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((name, _)) => Err(Failure::Options(format!(
-            "{name} needs the URL of backups, such as s3://bucket/prefix, not a directory"
+            "{name} needs a URL, such as s3://bucket/prefix, not a directory"
         ))),
     }
 }
@@ -258,12 +259,42 @@ pub(super) fn restore(given: &args::Restore) -> Done {
     Ok(())
 }
 
-/// Checks a directory or all backups.
+/// Returns the databases at a URL.
+fn databases_at(
+    url: &str,
+    partition: Option<&str>,
+    store: &StoreArgs,
+) -> Result<Vec<StoredDatabase>, Failure> {
+    let (endpoint, region) = (store.endpoint.as_deref(), store.region.as_deref());
+    let sizes = ObjectStorageOptions::default();
+    ObjectStorage::new(url, endpoint, region, sizes)?.databases(partition)
+}
+
+/// Describes a directory, a file, or the databases at a URL.
+pub(super) fn inspect(given: &args::InspectArgs) -> Done {
+    let Some(url) = url(&given.path) else {
+        check_directory(&store_options(&given.store))?;
+        check_directory(&[("--partition", given.partition.is_some())])?;
+        return upkeep::inspect(&given.path);
+    };
+    let databases = databases_at(url, given.partition.as_deref(), &given.store)?;
+    if databases.is_empty() {
+        return Err(Failure::Other(format!("there is no database at {url}")));
+    }
+    upkeep::inspect_stored(&databases)
+}
+
+/// Checks a directory, the databases at a URL, or all backups there.
 pub(super) fn verify(given: &args::Verify) -> Done {
     let Some(url) = url(&given.place) else {
         check_directory(&store_options(&given.store))?;
+        check_directory(&[("--partition", given.partition.is_some())])?;
         return upkeep::verify(&given.place);
     };
+    let databases = databases_at(url, given.partition.as_deref(), &given.store)?;
+    if !databases.is_empty() {
+        return upkeep::verify_stored(url, &databases);
+    }
     let checked = backups_at(url, &given.store)?.verify()?;
     let mut out = std::io::stdout().lock();
     for problem in &checked.problems {

@@ -15,6 +15,13 @@ use crate::machine::make_new_files_private;
 /// Beginnings of URLs whose store may have another endpoint.
 const WITH_ENDPOINT: [&str; 3] = ["s3://", "gs://", "az://"];
 
+/// A copy of a cluster.
+pub(super) struct CopiedCluster {
+    pub(super) partitions: u32,
+    /// Of all its databases.
+    pub(super) copied: CopyProgress,
+}
+
 /// One end of a copy.
 enum Place<'a> {
     Directory(&'a Path),
@@ -40,18 +47,28 @@ pub(super) fn run(given: &CopyArgs) -> Result<(), Failure> {
     }
     let (from, to) = (place(&given.from, given)?, place(&given.to, given)?);
     make_new_files_private();
-    let source = match from {
-        Place::Directory(_) if given.partition.is_some() => {
-            return Err(Failure::Options(
-                "--partition needs the URL of a cluster as FROM".into(),
-            ));
-        }
-        Place::Directory(path) => CopySource::directory(path)?,
-        Place::Objects(storage) => storage.source(given.partition.as_deref())?,
-    };
+    if given.partition.is_some() && matches!(from, Place::Directory(_)) {
+        return Err(Failure::Options(
+            "--partition needs the URL of a cluster as FROM".into(),
+        ));
+    }
     let style = ProgressStyle::with_template("{spinner} {elapsed} {bytes} {bytes_per_sec} {msg}");
     let style = style.map_err(|error| Failure::Other(error.to_string()))?;
     let bar = ProgressBar::new_spinner().with_style(style);
+    if let (Place::Objects(from), Place::Objects(target), None) = (&from, &to, &given.partition) {
+        let copied = from.copy_cluster(target, &mut |name, progress| {
+            bar.set_position(progress.bytes);
+            bar.set_message(format!("{name}: {}", told(progress)));
+        })?;
+        if let Some(cluster) = copied {
+            bar.finish_and_clear();
+            return tell_cluster(&cluster, &given.to);
+        }
+    }
+    let source = match from {
+        Place::Directory(path) => CopySource::directory(path)?,
+        Place::Objects(storage) => storage.source(given.partition.as_deref())?,
+    };
     let mut report = |progress: &CopyProgress| {
         bar.set_position(progress.bytes);
         bar.set_message(told(progress));
@@ -73,6 +90,18 @@ pub(super) fn run(given: &CopyArgs) -> Result<(), Failure> {
         copied.keyspaces,
         copied.bytes,
         to = given.to
+    )?;
+    Ok(())
+}
+
+fn tell_cluster(cluster: &CopiedCluster, to: &str) -> Result<(), Failure> {
+    let CopiedCluster { partitions, copied } = cluster;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "The catalog and {partitions} partitions, {} entries of {} keyspaces, {} bytes, copied to {to} and counted there.\n\
+         Serve it with:  nilometer serve --storage {to} --cluster",
+        copied.entries, copied.keyspaces, copied.bytes,
     )?;
     Ok(())
 }

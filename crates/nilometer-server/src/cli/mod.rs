@@ -115,7 +115,7 @@ pub fn run(argv: Vec<OsString>) -> u8 {
             args::Command::Copy(given) => copy::run(&given),
             args::Command::Verify(given) => backups::verify(&given),
             args::Command::Salvage(given) => upkeep::salvage(&given),
-            args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Inspect(given) => backups::inspect(&given),
             args::Command::Bench(given) => bench::run(&given),
             args::Command::Import(given) => transfer::import(&given),
             args::Command::Export(given) => transfer::export(&given),

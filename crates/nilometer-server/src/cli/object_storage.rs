@@ -35,7 +35,9 @@ pub(super) use compactor_without_cluster::run_compactor;
 pub(super) use member::Member;
 #[cfg(feature = "cluster")]
 pub use with_cluster::ObjectStorage;
+#[cfg(feature = "cluster")]
+pub(super) use with_cluster::StoredDatabase;
 #[cfg(not(feature = "cluster"))]
 pub use without_cluster::ObjectStorage;
 #[cfg(not(feature = "cluster"))]
-pub(super) use without_cluster::{Member, Node};
+pub(super) use without_cluster::{Member, Node, StoredDatabase};

@@ -5,16 +5,20 @@ use std::io::Write;
 use std::path::Path;
 
 use nilometer::database::offline::{
-    self, CollectionKind, CollectionReport, DirectoryReport, SalvageReport,
+    self, CollectionKind, CollectionReport, DirectoryReport, SalvageReport, Verification,
 };
 use nilometer::{Database, ErrorCode};
 use nilometer_bson::doc;
 
 use super::Failure;
 use super::args;
+use super::object_storage::StoredDatabase;
 use crate::machine::make_new_files_private;
 
 type Done = Result<(), Failure>;
+
+/// The last line about a database without damage.
+const ALL_SOUND: &str = "Every checksum matches; no problem was found.";
 
 /// Copies a database, served or not, into an empty directory.
 pub(super) fn backup(given: &args::Backup) -> Done {
@@ -67,6 +71,75 @@ pub(super) fn verify(directory: &Path) -> Done {
     make_new_files_private();
     let found = offline::verify(directory).map_err(|error| explain_open(directory, &error))?;
     let mut out = std::io::stdout().lock();
+    tell_verified(&found, &mut out)?;
+    if found.is_sound() {
+        writeln!(out, "{ALL_SOUND}")?;
+        return Ok(());
+    }
+    if found.is_readable() {
+        return Err(Failure::Damaged(format!(
+            "everything else in {} is whole and can be served. The writes that were cut from the log are \
+             reported until its file is removed. After a power loss a cut is usual; otherwise a disk or a copy \
+             changed bytes",
+            directory.display()
+        )));
+    }
+    Err(Failure::Damaged(format!(
+        "{0} is damaged. To save its readable part:  nilometer salvage {0} NEW_DIRECTORY",
+        directory.display()
+    )))
+}
+
+/// Checks everything in the databases at a URL, each as it is when its turn comes. One that cannot be read does not keep back the
+/// others.
+pub(super) fn verify_stored(url: &str, databases: &[StoredDatabase]) -> Done {
+    let mut out = std::io::stdout().lock();
+    let (mut damaged, mut failed) = (Vec::new(), Vec::new());
+    for database in databases {
+        let name = database.name().unwrap_or(url);
+        writeln!(out, "{name}")?;
+        match database.verify() {
+            Ok(found) => {
+                tell_verified(&found, &mut out)?;
+                if !found.is_sound() {
+                    damaged.push(name);
+                }
+            }
+            Err(error) if error.code == ErrorCode::DataCorruptionDetected => {
+                writeln!(out, "DAMAGED  {}", error.message)?;
+                damaged.push(name);
+            }
+            Err(error) => {
+                writeln!(out, "FAILED  {}", error.message)?;
+                failed.push(name);
+            }
+        }
+        // The next one may take long.
+        out.flush()?;
+    }
+    if damaged.is_empty() && failed.is_empty() {
+        let count = databases.len();
+        if count > 1 {
+            write!(out, "{count} databases. ")?;
+        }
+        writeln!(out, "{ALL_SOUND}")?;
+        return Ok(());
+    }
+    let mut problems = Vec::new();
+    if !damaged.is_empty() {
+        problems.push(format!("damaged: {}", damaged.join(", ")));
+    }
+    if !failed.is_empty() {
+        problems.push(format!("cannot be read: {}", failed.join(", ")));
+    }
+    let text = format!("of {url}, {}", problems.join("; "));
+    Err(match damaged.is_empty() {
+        true => Failure::Other(text),
+        false => Failure::Damaged(text),
+    })
+}
+
+fn tell_verified(found: &Verification, out: &mut impl Write) -> Done {
     for problem in &found.damage {
         writeln!(out, "DAMAGED  {problem}")?;
     }
@@ -97,22 +170,7 @@ pub(super) fn verify(directory: &Path) -> Done {
             writeln!(out, "    {miscount}; the command validate corrects that")?;
         }
     }
-    if found.is_sound() {
-        writeln!(out, "Every checksum matches; no problem was found.")?;
-        return Ok(());
-    }
-    if found.is_readable() {
-        return Err(Failure::Damaged(format!(
-            "everything else in {} is whole and can be served. The writes that were cut from the log are \
-             reported until its file is removed. After a power loss a cut is usual; otherwise a disk or a copy \
-             changed bytes",
-            directory.display()
-        )));
-    }
-    Err(Failure::Damaged(format!(
-        "{0} is damaged. To save its readable part:  nilometer salvage {0} NEW_DIRECTORY",
-        directory.display()
-    )))
+    Ok(())
 }
 
 /// Saves the readable part of a damaged directory.
@@ -178,8 +236,35 @@ pub(super) fn inspect(path: &Path) -> Done {
     make_new_files_private();
     let found = offline::inspect(path).map_err(|error| explain_open(path, &error))?;
     tell_whole(&found, &mut out)?;
+    tell_contents(&found, &mut out)
+}
+
+/// Describes the databases at a URL.
+pub(super) fn inspect_stored(databases: &[StoredDatabase]) -> Done {
+    let mut out = std::io::stdout().lock();
+    for (at, database) in databases.iter().enumerate() {
+        let found = database.inspect()?;
+        let bytes = size(found.engine.disk_bytes);
+        if at > 0 {
+            writeln!(out)?;
+        }
+        match database.name() {
+            Some(name) => writeln!(out, "{name}: {bytes} in tables")?,
+            None => writeln!(out, "{bytes} in tables")?,
+        }
+        tell_contents(&found, &mut out)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Describes views and collections.
+fn tell_contents(found: &DirectoryReport, out: &mut impl Write) -> Done {
+    for view in &found.views {
+        writeln!(out, "\n{view}: a view")?;
+    }
     for collection in &found.collections {
-        tell_collection(collection, &mut out)?;
+        tell_collection(collection, out)?;
     }
     Ok(())
 }
@@ -200,9 +285,6 @@ fn tell_whole(found: &DirectoryReport, out: &mut impl Write) -> Done {
     )?;
     for cut in recovery.earlier_cuts.iter().chain(&recovery.cut) {
         writeln!(out, "{cut}")?;
-    }
-    for view in &found.views {
-        writeln!(out, "\n{view}: a view")?;
     }
     Ok(())
 }

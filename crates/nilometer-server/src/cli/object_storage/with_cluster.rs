@@ -5,16 +5,48 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nilometer::Database;
-use nilometer::database::offline::{self, CopyProgress, CopySource, CopyTarget};
+use nilometer::database::offline::{
+    self, CopyProgress, CopySource, CopyTarget, DirectoryReport, Verification,
+};
 use nilometer::services::{Environment, ReplicaSet};
-use nilometer_cluster::{SlateOptions, StorageUrl};
+use nilometer_cluster::{SlateOptions, SlateView, StorageUrl};
 
 use super::cluster::{Node, NodeOptions};
 use super::member::{Member, MemberOptions};
 use crate::cli::Failure;
+use crate::cli::copy::CopiedCluster;
 use crate::cli::serve::NodeIdentity;
 use crate::cli::storage::ObjectStorageOptions;
 use crate::database_slot::DatabaseSlot;
+
+/// A database on object storage that is read, beside a server that may write it.
+pub(in crate::cli) struct StoredDatabase {
+    name: Option<String>,
+    url: StorageUrl,
+}
+
+impl StoredDatabase {
+    /// Returns its name in the cluster.
+    pub(in crate::cli) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Checks everything in it.
+    pub(in crate::cli) fn verify(&self) -> nilometer::Result<Verification> {
+        offline::verify_view(self.view()?)
+    }
+
+    /// Describes what is in it.
+    pub(in crate::cli) fn inspect(&self) -> nilometer::Result<DirectoryReport> {
+        offline::inspect_view(self.view()?)
+    }
+
+    fn view(&self) -> nilometer::Result<Arc<SlateView>> {
+        let mut reader = self.url.reader(&SlateOptions::within(None))?;
+        let view = reader.refresh()?;
+        Ok(Arc::new(view.expect("the first refresh returns a view")))
+    }
+}
 
 /// A database on object storage.
 #[derive(Debug)]
@@ -137,6 +169,57 @@ impl ObjectStorage {
         let view = database.open_source();
         let view = view.map_err(|error| self.failure(error))?;
         Ok(CopySource::view(Box::new(view)))
+    }
+
+    /// Copies the cluster here into a new one at `target`, and calls `report` with the name of each database while it is copied.
+    /// `None` if there is no cluster.
+    pub(in crate::cli) fn copy_cluster(
+        &self,
+        target: &Self,
+        report: &mut dyn FnMut(&str, &CopyProgress),
+    ) -> Result<Option<CopiedCluster>, Failure> {
+        let source = self.url.open_cluster_source();
+        let Some(source) = source.map_err(|error| self.failure(error))? else {
+            return Ok(None);
+        };
+        let mut out = CopiedCluster {
+            partitions: source.partitions(),
+            copied: CopyProgress::default(),
+        };
+        target.check_no_cluster()?;
+        let failed = |error| target.failure(error);
+        let options = target.options(None);
+        let cluster = target.url.create_cluster_for_copy(options, out.partitions);
+        let cluster = cluster.map_err(failed)?;
+        for (name, view) in source.into_databases() {
+            let engine = Arc::new(cluster.create_database(&name).map_err(failed)?);
+            let view = CopySource::view(Box::new(view));
+            let to = CopyTarget::Engine(engine.clone());
+            let copied = offline::copy(&view, to, &mut |progress| report(&name, progress))?;
+            engine.finish_copy().map_err(failed)?;
+            out.copied.keyspaces += copied.keyspaces;
+            out.copied.entries += copied.entries;
+            out.copied.bytes += copied.bytes;
+        }
+        cluster.finish().map_err(failed)?;
+        Ok(Some(out))
+    }
+
+    /// Returns the databases here: those of a cluster, the one with the name `partition`, or the one of a single server.
+    pub(in crate::cli) fn databases(
+        &self,
+        partition: Option<&str>,
+    ) -> Result<Vec<StoredDatabase>, Failure> {
+        let found = match partition {
+            Some(name) => {
+                let url = self.url.database(Some(name));
+                url.map(|url| vec![(Some(name.to_owned()), url)])
+            }
+            None => self.url.databases(),
+        };
+        let found = found.map_err(|error| self.failure(error))?;
+        let stored = |(name, url)| StoredDatabase { name, url };
+        Ok(found.into_iter().map(stored).collect())
     }
 
     /// Copies a database into a new one here.

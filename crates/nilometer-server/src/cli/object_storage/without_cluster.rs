@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nilometer::Database;
-use nilometer::database::offline::{CopyProgress, CopySource};
+use nilometer::database::offline::{CopyProgress, CopySource, DirectoryReport, Verification};
 use nilometer::services::{Environment, ReplicaSet, StepDown};
 
 use crate::cli::Failure;
+use crate::cli::copy::CopiedCluster;
 use crate::cli::serve::NodeIdentity;
 use crate::cli::storage::ObjectStorageOptions;
 use crate::database_slot::DatabaseSlot;
@@ -16,6 +17,23 @@ use crate::database_slot::DatabaseSlot;
 /// A database on object storage. There is none in this program.
 #[derive(Debug)]
 pub enum ObjectStorage {}
+
+/// A database that is read. There is none in this program.
+pub(in crate::cli) enum StoredDatabase {}
+
+impl StoredDatabase {
+    pub(in crate::cli) fn name(&self) -> Option<&str> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn verify(&self) -> nilometer::Result<Verification> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn inspect(&self) -> nilometer::Result<DirectoryReport> {
+        match *self {}
+    }
+}
 
 /// A server among those of one. There is none in this program.
 pub(in crate::cli) enum Member {}
@@ -107,6 +125,21 @@ impl ObjectStorage {
     }
 
     pub(in crate::cli) fn source(&self, _: Option<&str>) -> Result<CopySource, Failure> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn copy_cluster(
+        &self,
+        _: &Self,
+        _: &mut dyn FnMut(&str, &CopyProgress),
+    ) -> Result<Option<CopiedCluster>, Failure> {
+        match *self {}
+    }
+
+    pub(in crate::cli) fn databases(
+        &self,
+        _: Option<&str>,
+    ) -> Result<Vec<StoredDatabase>, Failure> {
         match *self {}
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
-use nilometer_storage::{EngineStatistics, Recovery};
+use nilometer_storage::{Engine, EngineStatistics, Recovery};
 
 use crate::catalog::{CatalogEntry, Collection, Storage};
 use crate::database::Database;
@@ -90,9 +90,21 @@ pub struct CollectionReport {
 /// not repaired.
 pub fn inspect(path: &Path) -> Result<DirectoryReport> {
     let (database, recovery) = super::open(path)?;
+    let inspection = report(&database, recovery)?;
+    // The statistics are read; failures to write back concern `verify`.
+    let _ = database.close();
+    Ok(inspection)
+}
+
+/// Does so for an engine that refuses writes, and shows one moment of a database.
+pub fn inspect_view(engine: Arc<dyn Engine>) -> Result<DirectoryReport> {
+    report(&super::open_view(engine)?, Recovery::default())
+}
+
+fn report(database: &Database, recovery: Recovery) -> Result<DirectoryReport> {
     let mut inspection = DirectoryReport {
         recovery,
-        engine: database.engine.statistics(),
+        engine: EngineStatistics::default(),
         views: Vec::new(),
         collections: Vec::new(),
     };
@@ -107,8 +119,8 @@ pub fn inspect(path: &Path) -> Result<DirectoryReport> {
             }
         }
     }
-    // The statistics are read; failures to write back concern `verify`.
-    let _ = database.close();
+    // An engine in an object store learns its sizes with those of the collections.
+    inspection.engine = database.engine.statistics();
     Ok(inspection)
 }
 

@@ -7,6 +7,7 @@
 //! | [`restore`] | a copy that is not open | nothing; makes a new directory |
 //! | [`verify`] | a directory that is not open | what any opening changes: the log starts a new file |
 //! | [`inspect()`] | the same | the same |
+//! | [`verify_view`], [`inspect_view()`] | what another process writes, at one moment | nothing |
 //! | [`salvage()`] | a damaged directory, even one that does not open | nothing; creates a new directory |
 //!
 //! Losses and errors are returned as text for the operator; nothing here prints.
@@ -16,11 +17,14 @@ mod inspect;
 mod salvage;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use nilometer_storage::{Direction, Engine, KeyspaceId, LogCut, LsmEngine, LsmOptions, Recovery};
 
 pub use copy::{CopyProgress, CopySource, CopyTarget, copy};
-pub use inspect::{CollectionKind, CollectionReport, ColumnReport, DirectoryReport, inspect};
+pub use inspect::{
+    CollectionKind, CollectionReport, ColumnReport, DirectoryReport, inspect, inspect_view,
+};
 pub use salvage::{SalvageReport, SalvagedCollection, salvage};
 
 use super::Database;
@@ -71,6 +75,27 @@ pub fn verify(path: &Path) -> Result<Verification> {
         }
         Err(error) => return Err(error),
     };
+    check_all(&database, &mut verification);
+    // Failures to write back were reported above.
+    let _ = database.close();
+    Ok(verification)
+}
+
+/// Does so for an engine that refuses writes, and shows one moment of a database.
+pub fn verify_view(engine: Arc<dyn Engine>) -> Result<Verification> {
+    let mut verification = Verification::default();
+    match open_view(engine) {
+        Ok(database) => check_all(&database, &mut verification),
+        Err(error) if error.code == crate::ErrorCode::DataCorruptionDetected => {
+            verification.damage.push(error.message);
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(verification)
+}
+
+/// Checks the bytes of an open database, and each of its collections.
+fn check_all(database: &Database, verification: &mut Verification) {
     if let Err(error) = database.engine.verify() {
         verification.damage.push(error.to_string());
     }
@@ -84,9 +109,6 @@ pub fn verify(path: &Path) -> Result<Verification> {
                 .push(format!("{name} cannot be read: {error}")),
         }
     }
-    // Failures to write back were reported above.
-    let _ = database.close();
-    Ok(verification)
 }
 
 /// Copies the database in `source`, which is not open, into the empty or missing directory `target`. The
@@ -117,8 +139,16 @@ fn open(path: &Path) -> Result<(Database, Recovery)> {
     check_exists(path)?;
     let engine = LsmEngine::open(path, LsmOptions::default())?;
     let recovery = engine.recovery().clone();
-    let database = Database::with_engine(std::sync::Arc::new(engine), quiet_environment()?)?;
+    let database = Database::with_engine(Arc::new(engine), quiet_environment()?)?;
     Ok((database, recovery))
+}
+
+/// Opens a database over an engine that refuses writes.
+fn open_view(engine: Arc<dyn Engine>) -> Result<Database> {
+    match engine.is_read_only() {
+        true => Database::with_engine(engine, quiet_environment()?),
+        false => Err(Error::bad_value("the engine is no view")),
+    }
 }
 
 /// Returns the number of entries of a keyspace.
