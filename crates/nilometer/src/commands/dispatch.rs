@@ -256,7 +256,9 @@ fn run_checked(
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
     let query_now_ms = request.query_now_ms().unwrap_or(now_ms);
-    touch(services, generic.lsid, session.login.user(), now_ms)?;
+    // That of a router's request is counted by the router. Each part of a query has one of its own.
+    let own_session = generic.lsid.filter(|_| request.routed.is_none());
+    touch(services, own_session, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let unmet_concern = generic.unmet_concern;
     let turn = match spec.access {

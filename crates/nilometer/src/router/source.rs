@@ -144,7 +144,9 @@ impl PartitionCursor for PartCursor {
             };
             let database = &self.namespace.database;
             let more = partition::command(database, more, operation, Some(self.session));
-            self.pending = Some(self.router.send(self.partition, Request::new(more))?);
+            let mut more = Request::new(more);
+            more.routed = Some(Arc::default());
+            self.pending = Some(self.router.send(self.partition, more)?);
         }
         Ok(Some(rows))
     }

@@ -22,6 +22,7 @@ use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, array, 
 use nilometer_storage::MemoryEngine;
 
 use crate::random::Random;
+use crate::router::Cluster;
 use crate::router_writes::{normal, with};
 use crate::support::{Fixture, primary_environment, show};
 
@@ -406,4 +407,26 @@ fn writes_over_a_bad_network_are_done_once() {
     }
     // Lost requests, lost replies, late and repeated ones.
     assert!(happened.iter().all(|count| *count >= 10), "{happened:?}");
+}
+
+/// The sessions of parts would fill the table of a partition: it has one million for all queries of half an hour.
+#[test]
+fn queries_leave_no_sessions_in_partitions() {
+    let mut cluster = Cluster::hashed(3, 6000, 30);
+    for filter in [doc! {}, doc! {"m.host": 3}] {
+        let find = doc! {"find": "ts", "filter": filter, "batchSize": 100_000};
+        cluster.router.run(find);
+    }
+    let session = doc! {"id": Value::from(Binary { subtype: 4, bytes: vec![7; 16].into() })};
+    let insert = doc! {
+        "insert": "ts", "documents": array![doc! {"t": Value::DateTime(0), "m": doc! {"host": 1}}], "lsid": session, "txnNumber": 1_i64,
+    };
+    cluster.router.run(insert);
+    for partition in &cluster.partitions {
+        let status = bson::doc! {"serverStatus": 1};
+        let status = partition.database().command("admin", &status).unwrap();
+        let sessions = status.get_document("logicalSessionRecordCache").unwrap();
+        let count = sessions.get_i64("activeSessionsCount").unwrap();
+        assert_eq!(count, 0, "{sessions}");
+    }
 }
