@@ -13,6 +13,7 @@ mod connection;
 mod directory;
 mod pool;
 mod reply;
+mod threads;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use nilometer_bson::Document;
 pub(crate) use directory::{Directory, Place, Unit};
 pub(crate) use pool::{NodeSecurity, Pool};
 pub(crate) use reply::send;
+use threads::UnitThreads;
 
 /// The unit with the catalog, the users and the placements of a cluster.
 pub(crate) const CATALOG: &str = "config";
@@ -31,6 +33,17 @@ pub(crate) const CATALOG: &str = "config";
 pub(crate) struct Nodes {
     pub(crate) directory: Directory,
     pub(crate) pool: Pool,
+    threads: UnitThreads,
+}
+
+impl Nodes {
+    pub(crate) fn new(directory: Directory, pool: Pool) -> Self {
+        Self {
+            directory,
+            pool,
+            threads: UnitThreads::default(),
+        }
+    }
 }
 
 /// Returns the error of a node that does not have a unit. Nothing has run.

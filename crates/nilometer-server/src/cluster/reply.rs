@@ -104,9 +104,7 @@ impl NodeReply {
             // The router may have stopped waiting.
             let _ = sender.send(unit.run(&request));
         };
-        let thread = std::thread::Builder::new().name("partition".to_owned());
-        let spawned = thread.spawn(run);
-        spawned.map_err(|error| {
+        self.nodes.threads.run(run).map_err(|error| {
             Error::new(
                 ErrorCode::InternalError,
                 format!("cannot start a thread: {error}"),

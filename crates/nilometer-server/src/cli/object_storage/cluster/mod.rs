@@ -207,10 +207,7 @@ impl Node {
             key: description.key.clone(),
             tls: options.tls.clone(),
         };
-        let nodes = Arc::new(Nodes {
-            directory: Directory::new(me),
-            pool: Pool::new(security),
-        });
+        let nodes = Arc::new(Nodes::new(Directory::new(me), Pool::new(security)));
         let names = description.names();
         let (slate, parts) = shares(slate, &environment, names.len());
         let catalog = Catalog::new(url, &slate, &nodes, (cluster.owns, &description))?;
