@@ -9,28 +9,36 @@
 //!
 //! The output may contain further, incomplete groups; the sort with a limit that follows drops them.
 //! Rows that come without their bucket are all added: they give no bound on later rows.
+//!
+//! Several threads each have a copy of the bins that were known when their part of the input was handed out
+//! ([`super::parallel`]). Fewer known bins skip less, and change no group of the first bins.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use nilometer_bson::block::BlockData;
 use nilometer_bson::{Value, ValueRef};
 
 use crate::error::Result;
-use crate::query::batch::{MeasurementBlock, Selection};
+use crate::query::batch::{Batch, MeasurementBlock, Selection};
 use crate::query::exec::sort::assert_span;
 use crate::query::planner::physical::{BucketArrival, FirstBins};
 
 /// The first bins known so far.
-pub(crate) struct Frontier<'s> {
-    first: &'s FirstBins,
+#[derive(Clone)]
+pub(crate) struct Frontier {
+    first: Arc<FirstBins>,
     /// Starts of the first bins, at most as many as the limit.
     known: BTreeSet<i64>,
 }
 
-impl<'s> Frontier<'s> {
+/// A part that is read; `None` if nothing of it is. Breaks if nothing of what follows is read either.
+type PartOf<T> = ControlFlow<(), Option<T>>;
+
+impl Frontier {
     /// Creates a frontier with no known bins.
-    pub(crate) fn new(first: &'s FirstBins) -> Self {
+    pub(crate) fn new(first: Arc<FirstBins>) -> Self {
         Self {
             first,
             known: BTreeSet::new(),
@@ -73,12 +81,32 @@ impl<'s> Frontier<'s> {
         }
     }
 
-    /// Returns the part of a block that may belong to one of the first bins; breaks if neither this block nor any later one
-    /// has such a part.
-    pub(crate) fn part(
-        &mut self,
-        mut block: MeasurementBlock,
-    ) -> Result<ControlFlow<(), Option<MeasurementBlock>>> {
+    /// Notes the bins that are known elsewhere.
+    pub(crate) fn note_all(&mut self, other: &Self) {
+        for bin in &other.known {
+            self.note(*bin);
+        }
+    }
+
+    /// Returns the part of a batch that may belong to one of the first bins.
+    pub(crate) fn part(&mut self, batch: Batch) -> Result<PartOf<Batch>> {
+        let Batch::Block(block) = batch else {
+            return Ok(ControlFlow::Continue(Some(batch)));
+        };
+        Ok(match self.part_by_header(block)? {
+            ControlFlow::Continue(Some(block)) => {
+                ControlFlow::Continue(self.part_by_times(block)?.map(Batch::Block))
+            }
+            ControlFlow::Continue(None) => ControlFlow::Continue(None),
+            ControlFlow::Break(()) => ControlFlow::Break(()),
+        })
+    }
+
+    /// Returns a block that may belong to one of the first bins by its header, of which no column is read.
+    pub(crate) fn part_by_header(
+        &self,
+        block: MeasurementBlock,
+    ) -> Result<PartOf<MeasurementBlock>> {
         let bins = &self.first.bins;
         let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
         let nearest_ms = match self.first.arrival {
@@ -102,27 +130,33 @@ impl<'s> Frontier<'s> {
         {
             return Ok(ControlFlow::Continue(None));
         }
-        let Some(times) = block.column(time_field)? else {
-            return Ok(ControlFlow::Continue(Some(block)));
+        Ok(ControlFlow::Continue(Some(block)))
+    }
+
+    /// Returns the rows of a block that may belong to one of the first bins; `None` if there are none.
+    fn part_by_times(&mut self, mut block: MeasurementBlock) -> Result<Option<MeasurementBlock>> {
+        let Some(times) = block.column(&block.shape.time_field)? else {
+            return Ok(Some(block));
         };
         block.selection = match times.data() {
             BlockData::DateTime(times) => self.rows(times, &block)?,
             BlockData::Constant(Value::DateTime(time)) => {
-                self.note(bins.key_of(*time)?);
-                match self.is_behind(bins.key_of(*time)?) {
+                let bin = self.first.bins.key_of(*time)?;
+                self.note(bin);
+                match self.is_behind(bin) {
                     true => Selection::none(),
                     false => block.selection,
                 }
             }
             _ => block.selection,
         };
-        let is_empty = block.selection.is_empty();
-        Ok(ControlFlow::Continue((!is_empty).then_some(block)))
+        Ok((!block.selection.is_empty()).then_some(block))
     }
 
     /// Returns the selected rows that may belong to one of the first bins, after adding their bins.
     fn rows(&mut self, times: &[i64], block: &MeasurementBlock) -> Result<Selection> {
-        let bins = &self.first.bins;
+        let first = Arc::clone(&self.first);
+        let bins = &first.bins;
         let time_of = |row: u32| times.get(row as usize).copied().unwrap_or_default();
         if !block.bucket.is_sorted() {
             let mut rows = Vec::with_capacity(block.selection.len());
@@ -158,5 +192,105 @@ impl<'s> Frontier<'s> {
             rows.reverse();
         }
         Ok(Selection::from_rows(rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use nilometer_bson::{Document, Value, array, doc};
+
+    use crate::query::exec::ExecLimits;
+    use crate::query::exec::random_tests::Draw;
+    use crate::query::exec::testing::{
+        MemoryBuckets, MemoryCollections, MemoryRecords, run_with, settings,
+    };
+    use crate::query::exec::workers::{QueryThreads, Workers};
+    use crate::query::planner::settings::PlanOptions;
+    use crate::query::source::Resolved;
+
+    const MINUTE_MS: usize = 60_000;
+    const HOURS: usize = 40;
+
+    /// Several measurements of a few series in each hour, at random times.
+    fn measurements(draw: &mut Draw) -> Vec<Document> {
+        let one = |(at, hour): (usize, usize)| {
+            let time = (hour * 60 * MINUTE_MS + draw.below(60 * MINUTE_MS)) as i64;
+            let series = format!("s{}", draw.below(6));
+            doc! {"t": Value::DateTime(time), "m": series, "_id": at as i32, "v": draw.below(1000) as i32}
+        };
+        let hours = (0..HOURS).flat_map(|hour| std::iter::repeat_n(hour, 50));
+        hours.enumerate().map(one).collect()
+    }
+
+    fn stages(draw: &mut Draw) -> Value {
+        let unit = draw.pick(&["minute", "hour"]);
+        let bin = doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit}};
+        let end = Value::DateTime((draw.below(HOURS * 60) * MINUTE_MS) as i64);
+        let (direction, filter) = draw.pick(&[
+            (-1, doc! {"t": doc! {"$lt": end.clone()}}),
+            (1, doc! {"t": doc! {"$gte": end}}),
+        ]);
+        let (key, order) = match draw.chance(50) {
+            true => (Value::from(bin), doc! {"_id": direction}),
+            false => (
+                doc! {"bin": bin, "series": "$m"}.into(),
+                doc! {"_id.bin": direction, "_id": 1},
+            ),
+        };
+        let group = doc! {"_id": key, "max": doc! {"$max": "$v"}, "n": doc! {"$sum": 1}, "mean": doc! {"$avg": "$v"}};
+        let limit = 1 + draw.below(9) as i32;
+        array![
+            doc! {"$match": filter},
+            doc! {"$group": group},
+            doc! {"$sort": order},
+            doc! {"$limit": limit},
+        ]
+    }
+
+    #[test]
+    fn several_threads_find_the_first_bins_of_plain_documents() {
+        let workers = Arc::<Workers>::default();
+        let (mut read_alone, mut read_together) = (0, 0);
+        for seed in 1..40 {
+            let draw = &mut Draw(seed);
+            let list = measurements(draw);
+            let buckets = Arc::new(MemoryBuckets::new(&list, 1 + draw.below(12)));
+            let plain = Arc::new(MemoryRecords(buckets.measurements()));
+            let plain = MemoryCollections::of(Resolved::Ordinary(plain));
+            let columns_read = Arc::clone(&buckets.columns_read);
+            let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+            let stages = stages(draw);
+            let naive = PlanOptions {
+                force_rows: true,
+                no_rules: true,
+                ..PlanOptions::default()
+            };
+            let naive = settings(naive, ExecLimits::default());
+            let expected = run_with(&plain, &stages, naive).unwrap();
+            let alone = settings(PlanOptions::default(), ExecLimits::default());
+            let mut together = alone.clone();
+            together.threads = Some(QueryThreads {
+                batches_before: 1 + draw.below(9),
+                batches_per_task: 1 + draw.below(9),
+                ..QueryThreads::new(Arc::clone(&workers), 3)
+            });
+            for (settings, read) in [(alone, &mut read_alone), (together, &mut read_together)] {
+                let before = columns_read.load(Ordering::Relaxed);
+                assert_eq!(
+                    run_with(&series, &stages, settings).unwrap(),
+                    expected,
+                    "{seed}"
+                );
+                *read += columns_read.load(Ordering::Relaxed) - before;
+            }
+        }
+        assert_eq!(workers.running(), 2);
+        assert!(
+            read_together < 3 * read_alone,
+            "{read_together}, {read_alone}"
+        );
     }
 }

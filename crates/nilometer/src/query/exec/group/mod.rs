@@ -116,25 +116,24 @@ impl Group {
         let mut table = Table::new(&self.plan.stage, cx);
         let mut blocks = BlockGroup::new(&self.plan.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
-        let first = self.plan.first_bins.clone();
-        let mut frontier = first.as_deref().map(Frontier::new);
+        let mut frontier = self.plan.first_bins.clone().map(Frontier::new);
         let parallel = ParallelGroup::of(&self.plan, cx);
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
-            let batch = match (&mut frontier, batch) {
-                (Some(frontier), Batch::Block(block)) => match frontier.part(block)? {
+            let batch = match &mut frontier {
+                Some(frontier) => match frontier.part(batch)? {
                     ControlFlow::Break(()) => break,
                     ControlFlow::Continue(None) => continue,
-                    ControlFlow::Continue(Some(part)) => Batch::Block(part),
+                    ControlFlow::Continue(Some(part)) => part,
                 },
-                (_, batch) => batch,
+                None => batch,
             };
             table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
             if let Some(parallel) = &parallel
                 && gathered >= parallel.batches_before()
             {
-                parallel.gather(&mut input, cx, |part| {
+                parallel.gather(&mut input, frontier, cx, |part| {
                     let batches = match part {
                         InputPart::Grouped(later) => {
                             table.absorb(*later, cx)?;
@@ -402,11 +401,11 @@ impl Table {
     }
 
     /// Returns a table of the groups of `batches`, to be merged into another table later. `deferred` selects their
-    /// measurements.
+    /// measurements, and `frontier` the first bins.
     pub(super) fn of_batches(
         plan: &PhysicalGroup,
         batches: Vec<Batch>,
-        deferred: Option<&BlockSelection>,
+        (deferred, mut frontier): (Option<&BlockSelection>, Option<&mut Frontier>),
         cx: &ExecContext<'_>,
     ) -> Result<Self> {
         let mut table = Self::new(&plan.stage, cx);
@@ -419,6 +418,14 @@ impl Table {
                     continue;
                 }
             }
+            let batch = match &mut frontier {
+                Some(frontier) => match frontier.part(batch)? {
+                    ControlFlow::Break(()) => break,
+                    ControlFlow::Continue(None) => continue,
+                    ControlFlow::Continue(Some(part)) => part,
+                },
+                None => batch,
+            };
             match batch {
                 Batch::Block(block) if table.add_block(&block, plan, &mut blocks, cx)? => {}
                 batch => {

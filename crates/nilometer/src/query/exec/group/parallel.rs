@@ -9,12 +9,15 @@
 //! The result equals that of one thread. Groups keep the order of first occurrence; whole numbers and decimals add
 //! up exactly. Doubles are added in pairs of doubles (106 bits) and rounded once at the end, so how the input was split
 //! shows in the last bit only where a sum lies within 2^-100 of the midpoint between two doubles, or where it overflows on
-//! the way. The planner decides whether a stage may be split ([`PhysicalGroup::is_splittable`]): not if an accumulator does not
+//! the way. If the first few bins of time are enough, the query's thread skips blocks by their headers, and ends the reading; what the parts
+//! have found tells it later, so a few more blocks are read than by one thread. The planner decides whether a stage may be split ([`PhysicalGroup::is_splittable`]): not if an accumulator does not
 //! merge that exactly (`$stdDevPop`, `$stdDevSamp`), holds all its input (`$push` and similar), or is random. Blocks whose totals are known are not handed out.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Table;
+use super::first_bins::Frontier;
 use super::vectorized::BlockGroup;
 use crate::error::Result;
 use crate::query::batch::Batch;
@@ -27,6 +30,11 @@ pub(crate) struct ParallelGroup {
     threads: QueryThreads,
     plan: PhysicalGroup,
 }
+
+/// The groups of a part of the input, and the first bins known after it.
+type Grouped = (Box<Table>, Option<Frontier>);
+
+type Work = Box<dyn FnOnce() -> Result<Grouped> + Send>;
 
 /// A part of the input.
 pub(crate) enum InputPart {
@@ -52,13 +60,19 @@ fn needs_no_decoding(
     Ok(true)
 }
 
+/// Returns the groups of a part; its first bins are known from now on.
+fn noted(frontier: &mut Option<Frontier>, (table, found): Grouped) -> InputPart {
+    if let (Some(frontier), Some(found)) = (frontier, found) {
+        frontier.note_all(&found);
+    }
+    InputPart::Grouped(table)
+}
+
 impl ParallelGroup {
     /// Returns the stage if the plan lets it be split, and threads are available.
     pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
         let threads = cx.settings.threads.clone()?;
-        // Reading ends after the first bins: threads would read more.
-        let may = plan.is_splittable && plan.first_bins.is_none();
-        may.then(|| Self {
+        plan.is_splittable.then(|| Self {
             threads,
             plan: plan.clone(),
         })
@@ -69,10 +83,12 @@ impl ParallelGroup {
         self.threads.batches_before
     }
 
-    /// Groups the rest of `input` and passes its parts to `absorb`, in order.
+    /// Groups the rest of `input`, or what `frontier` wants of it, and passes its parts to `absorb`, in order.
+    // long function: what is handed out, what comes back, and the loop between them share everything
     pub(crate) fn gather(
         &self,
         input: &mut BoxOperator,
+        mut frontier: Option<Frontier>,
         cx: &ExecContext<'_>,
         mut absorb: impl FnMut(InputPart) -> Result<()>,
     ) -> Result<()> {
@@ -89,12 +105,14 @@ impl ParallelGroup {
             true => None,
             false => input.defer_selection(),
         };
-        let part = |batches: Vec<Batch>| -> Box<dyn FnOnce() -> Result<Table> + Send> {
+        let part = |batches: Vec<Batch>, frontier: &Option<Frontier>| -> Work {
             let (context, plan) = (Arc::clone(&context), self.plan.clone());
-            let deferred = deferred.clone();
+            let (deferred, mut frontier) = (deferred.clone(), frontier.clone());
             Box::new(move || {
                 let cx = ExecContext::new(&context.0, &context.1);
-                Table::of_batches(&plan, batches, deferred.as_deref(), &cx)
+                let wanted = (deferred.as_deref(), frontier.as_mut());
+                let table = Table::of_batches(&plan, batches, wanted, &cx)?;
+                Ok((Box::new(table), frontier))
             })
         };
         let mut tasks = TasksInFlight::new(&self.threads.workers, self.threads.count);
@@ -102,31 +120,40 @@ impl ParallelGroup {
         let mut blocks = BlockGroup::new(&self.plan.stage);
         // An error of the input is reported after the results of the batches before it.
         let end = loop {
-            match next_filled(input, cx) {
-                Ok(Some(batch)) => batches.push(batch),
+            let batch = match next_filled(input, cx) {
+                Ok(Some(batch)) => batch,
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
+            };
+            match (&frontier, batch) {
+                (Some(frontier), Batch::Block(block)) => match frontier.part_by_header(block) {
+                    Ok(ControlFlow::Break(())) => break Ok(()),
+                    Ok(ControlFlow::Continue(block)) => batches.extend(block.map(Batch::Block)),
+                    Err(error) => break Err(error),
+                },
+                (_, batch) => batches.push(batch),
             }
             if batches.len() < self.threads.batches_per_task {
                 continue;
             }
             let batches = std::mem::take(&mut batches);
-            if needs_no_decoding(&mut blocks, deferred.as_ref(), &batches)? {
-                while let Some(table) = tasks.pop()? {
-                    absorb(InputPart::Grouped(Box::new(table)))?;
+            // The bins of a frontier are those of its columns.
+            if frontier.is_none() && needs_no_decoding(&mut blocks, deferred.as_ref(), &batches)? {
+                while let Some(grouped) = tasks.pop()? {
+                    absorb(noted(&mut frontier, grouped))?;
                 }
                 absorb(InputPart::Ungrouped(batches))?;
-            } else if let Some(table) = tasks.push(part(batches))? {
-                absorb(InputPart::Grouped(Box::new(table)))?;
+            } else if let Some(grouped) = tasks.push(part(batches, &frontier))? {
+                absorb(noted(&mut frontier, grouped))?;
             }
         };
         if !batches.is_empty()
-            && let Some(table) = tasks.push(part(batches))?
+            && let Some(grouped) = tasks.push(part(batches, &frontier))?
         {
-            absorb(InputPart::Grouped(Box::new(table)))?;
+            absorb(noted(&mut frontier, grouped))?;
         }
-        while let Some(table) = tasks.pop()? {
-            absorb(InputPart::Grouped(Box::new(table)))?;
+        while let Some(grouped) = tasks.pop()? {
+            absorb(noted(&mut frontier, grouped))?;
         }
         end
     }
