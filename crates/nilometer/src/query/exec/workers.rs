@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Threads start when a query first needs them, belong to the database, and are joined when it closes. A
-//! task that no worker has started when its result is needed runs on the query thread. So a query never waits
-//! for the tasks of another one, and works without any worker. That ordered hand-over is why this is not `rayon-core`,
+//! task that no worker has started when its result is needed runs on the query thread, and so do later ones while a worker runs that
+//! task. So a query never waits for the tasks of another one, and works without any worker. That ordered hand-over is why this is not `rayon-core`,
 //! whose pool runs tasks in any order and lets a waiting thread steal those of another query.
 
 use std::collections::VecDeque;
@@ -229,6 +229,10 @@ impl<T: Send + 'static> TaskSlot<T> {
         }
     }
 
+    fn is_done(&self) -> bool {
+        matches!(*lock(&self.state), TaskState::Done(_))
+    }
+
     fn give_up(&self) {
         let mut state = lock(&self.state);
         if matches!(*state, TaskState::Queued(_)) {
@@ -265,10 +269,20 @@ impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
         self.pop()
     }
 
-    /// Returns the result of the first task in flight; `None` if there is none.
+    /// Returns the result of the first task in flight; `None` if there is none. While a thread runs it, the caller runs later
+    /// ones that no thread has started.
     pub(crate) fn pop(&mut self) -> Result<Option<T>> {
-        let task = self.waiting.pop_front();
-        task.map(|task| task.finish()).transpose()
+        let Some(first) = self.waiting.pop_front() else {
+            return Ok(None);
+        };
+        first.run();
+        for later in &self.waiting {
+            if first.is_done() {
+                break;
+            }
+            later.run();
+        }
+        first.finish().map(Some)
     }
 }
 
@@ -307,6 +321,7 @@ impl<T: Send + 'static> Drop for TaskAhead<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     fn squares(workers: &Workers, threads: usize, count: u64) -> Vec<u64> {
         let mut tasks = TasksInFlight::new(workers, threads);
@@ -318,6 +333,23 @@ mod tests {
             out.push(square);
         }
         out
+    }
+
+    #[test]
+    fn the_caller_runs_later_tasks_while_it_waits() {
+        let workers = Workers::default();
+        let mut tasks = TasksInFlight::new(&workers, 2);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        // The only thread of the pool waits in the first task for the second.
+        let first = move || Ok(receiver.recv_timeout(Duration::from_secs(60)).is_ok());
+        let second = move || Ok(sender.send(()).is_ok());
+        assert!(tasks.push(Box::new(first)).unwrap().is_none());
+        while !lock(&workers.shared.queue).waiting.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(tasks.push(Box::new(second)).unwrap().is_none());
+        assert_eq!(tasks.pop().unwrap(), Some(true));
+        assert_eq!(tasks.pop().unwrap(), Some(true));
     }
 
     #[test]
