@@ -25,6 +25,9 @@ use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, ExecSettings, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
+/// How many times more batches are processed alone if the first bins are enough.
+const FIRST_BINS_ALONE: usize = 4;
+
 /// A stage that several threads may process.
 pub(crate) struct ParallelGroup {
     threads: QueryThreads,
@@ -80,7 +83,11 @@ impl ParallelGroup {
 
     /// Returns the number of batches the query thread processes first, alone.
     pub(crate) fn batches_before(&self) -> usize {
-        self.threads.batches_before
+        match self.plan.first_bins {
+            // One thread skips more: it knows at once what it has found.
+            Some(_) => self.threads.batches_before.saturating_mul(FIRST_BINS_ALONE),
+            None => self.threads.batches_before,
+        }
     }
 
     /// Groups the rest of `input`, or what `frontier` wants of it, and passes its parts to `absorb`, in order.
