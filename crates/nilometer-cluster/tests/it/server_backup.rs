@@ -102,15 +102,15 @@ fn options_that_need_the_url_of_backups_are_refused_with_a_directory() {
     for (arguments, text) in [
         (
             &["backup", "--dbpath", &path, "copy", "--keep", "3"][..],
-            "--keep needs the URL",
+            "--keep needs a URL",
         ),
         (
             &["restore", &path, "new", "--number", "3"],
-            "--number needs the URL",
+            "--number needs a URL",
         ),
         (
             &["verify", &path, "--storageRegion", "x"],
-            "--storageRegion needs the URL",
+            "--storageRegion needs a URL",
         ),
         (&["backups", &path], "is not a URL of backups"),
         (
