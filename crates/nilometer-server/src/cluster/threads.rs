@@ -160,7 +160,10 @@ mod tests {
         let all_run = Arc::new(Barrier::new(IDLE_MAX + 10));
         for _ in 0..IDLE_MAX + 10 {
             let all_run = Arc::clone(&all_run);
-            threads.run(move || drop(all_run.wait())).expect("a thread");
+            let run = move || {
+                all_run.wait();
+            };
+            threads.run(run).expect("a thread");
         }
         until_idle(&threads, IDLE_MAX);
     }
