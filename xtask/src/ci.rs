@@ -232,9 +232,11 @@ const CLUSTER_PACKAGES: [&str; 5] = [
 pub(crate) fn cluster(is_in_ci: bool) -> Outcome {
     check_default_build()?;
     let package = ["--package", "nilometer-cluster"];
+    let server = ["--package", "nilometer-server", "--features", "cluster"];
     if !is_in_ci {
         let benchmark = ["--package", "nilometer-bench-cluster"];
         run(cargo(["clippy"]).args(package).args(benchmark).args(LINT))?;
+        run(cargo(["clippy"]).args(server).args(LINT))?;
     }
     let mut test = cargo(["test", "--locked", "--quiet"]);
     test.args(package);
@@ -242,7 +244,10 @@ pub(crate) fn cluster(is_in_ci: bool) -> Outcome {
     if let Some(store) = &store {
         test.envs(store.environment());
     }
-    run(with_threads_and_memory(&mut test))
+    run(with_threads_and_memory(&mut test))?;
+    // The parts of the server that other builds leave out.
+    let mut parts = cargo(["test", "--locked", "--quiet", "--lib"]);
+    run(with_threads_and_memory(parts.args(server)))
 }
 
 /// Fails if the server without features has a package of object storage.
