@@ -30,7 +30,8 @@ pub(super) fn assign<'a>(
     for partition in partitions {
         let has_room = |load: usize| load < fewest || (load == fewest && with_one_more > 0);
         let with_room = nodes.iter_mut().filter(|(_, _, load)| has_room(*load));
-        let first = with_room.max_by_key(|(node, hash, _)| (rank(*hash, partition), *node));
+        let of_partition = crc32c::crc32c(partition.as_bytes());
+        let first = with_room.max_by_key(|(node, hash, _)| (rank(*hash, of_partition), *node));
         let Some((node, _, load)) = first else {
             continue;
         };
@@ -43,11 +44,13 @@ pub(super) fn assign<'a>(
     out
 }
 
-/// Returns a number that depends on the names of a node, of which it gets a hash, and of a partition alone.
-fn rank(node: u32, partition: &str) -> u32 {
-    // Without the multiplication the order of nodes would be nearly the same for all partitions.
-    let mixed = u64::from(node).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
-    crc32c::crc32c_append(mixed as u32, partition.as_bytes())
+/// Returns a number that depends on the hashes of a node and of a partition alone: the finalizer of SplitMix64. The order of nodes must
+/// differ between partitions, and differences of checksums alone are the same for all.
+fn rank(node: u32, partition: u32) -> u64 {
+    let both = u64::from(node) << 32 | u64::from(partition);
+    let once = (both ^ both >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let twice = (once ^ once >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    twice ^ twice >> 31
 }
 
 #[cfg(test)]
