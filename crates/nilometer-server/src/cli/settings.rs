@@ -82,6 +82,11 @@ impl Settings {
             ));
         }
         let web_hosts = web_hosts(given, &hosts)?;
+        if given.influx_port.is_some() && given.storage.cluster {
+            return Err(Failure::Options(
+                "--influxPort is not supported with --cluster: it reads the types of fields from buckets, which a router does not show".into(),
+            ));
+        }
         if given.influx_plaintext && given.influx_port.is_none() {
             return Err(Failure::Options(
                 "--influxPlaintext needs --influxPort".into(),
