@@ -88,14 +88,15 @@ impl Frontier {
         }
     }
 
-    /// Returns the part of a batch that may belong to one of the first bins.
-    pub(crate) fn part(&mut self, batch: Batch) -> Result<PartOf<Batch>> {
-        let Batch::Block(block) = batch else {
-            return Ok(ControlFlow::Continue(Some(batch)));
+    /// Returns the part of a batch that may belong to one of the first bins; all of it without a frontier.
+    pub(crate) fn part_of(frontier: Option<&mut Self>, batch: Batch) -> Result<PartOf<Batch>> {
+        let (frontier, block) = match (frontier, batch) {
+            (Some(frontier), Batch::Block(block)) => (frontier, block),
+            (_, batch) => return Ok(ControlFlow::Continue(Some(batch))),
         };
-        Ok(match self.part_by_header(block)? {
+        Ok(match frontier.part_by_header(block)? {
             ControlFlow::Continue(Some(block)) => {
-                ControlFlow::Continue(self.part_by_times(block)?.map(Batch::Block))
+                ControlFlow::Continue(frontier.part_by_times(block)?.map(Batch::Block))
             }
             ControlFlow::Continue(None) => ControlFlow::Continue(None),
             ControlFlow::Break(()) => ControlFlow::Break(()),

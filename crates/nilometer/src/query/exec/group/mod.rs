@@ -120,14 +120,10 @@ impl Group {
         let parallel = ParallelGroup::of(&self.plan, cx);
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
-            let batch = match &mut frontier {
-                Some(frontier) => match frontier.part(batch)? {
-                    ControlFlow::Break(()) => break,
-                    ControlFlow::Continue(None) => continue,
-                    ControlFlow::Continue(Some(part)) => part,
-                },
-                None => batch,
+            let ControlFlow::Continue(part) = Frontier::part_of(frontier.as_mut(), batch)? else {
+                break;
             };
+            let Some(batch) = part else { continue };
             table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
             if let Some(parallel) = &parallel
@@ -418,14 +414,11 @@ impl Table {
                     continue;
                 }
             }
-            let batch = match &mut frontier {
-                Some(frontier) => match frontier.part(batch)? {
-                    ControlFlow::Break(()) => break,
-                    ControlFlow::Continue(None) => continue,
-                    ControlFlow::Continue(Some(part)) => part,
-                },
-                None => batch,
+            let ControlFlow::Continue(part) = Frontier::part_of(frontier.as_deref_mut(), batch)?
+            else {
+                break;
             };
+            let Some(batch) = part else { continue };
             match batch {
                 Batch::Block(block) if table.add_block(&block, plan, &mut blocks, cx)? => {}
                 batch => {

@@ -25,6 +25,9 @@ use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, ExecSettings, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
+/// First bins that are copied for each part of the input, at most; one thread reads more.
+const FIRST_BINS_MAX: usize = 256;
+
 /// How many times more batches are processed alone if the first bins are enough.
 const FIRST_BINS_ALONE: usize = 4;
 
@@ -75,7 +78,9 @@ impl ParallelGroup {
     /// Returns the stage if the plan lets it be split, and threads are available.
     pub(crate) fn of(plan: &PhysicalGroup, cx: &ExecContext<'_>) -> Option<Self> {
         let threads = cx.settings.threads.clone()?;
-        plan.is_splittable.then(|| Self {
+        let first = plan.first_bins.as_ref();
+        let may = plan.is_splittable && first.is_none_or(|first| first.wanted <= FIRST_BINS_MAX);
+        may.then(|| Self {
             threads,
             plan: plan.clone(),
         })
