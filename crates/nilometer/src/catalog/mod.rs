@@ -630,7 +630,7 @@ impl Catalog {
         self.version.renew();
     }
 
-    /// Returns the version. Whoever reads it before entries may keep these for as long as it is the same.
+    /// Returns the version. Entries that are read after it are current while it does not change.
     pub fn version(&self) -> CatalogVersion {
         self.version.get()
     }
