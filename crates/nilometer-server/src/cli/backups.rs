@@ -107,6 +107,12 @@ fn store_options(store: &StoreArgs) -> [(&'static str, bool); 2] {
     ]
 }
 
+/// Returns the options that say which database of a store is meant.
+fn database_options(store: &StoreArgs, partition: Option<&str>) -> [(&'static str, bool); 3] {
+    let [endpoint, region] = store_options(store);
+    [endpoint, region, ("--partition", partition.is_some())]
+}
+
 fn backups_at(url: &str, store: &StoreArgs) -> Result<ObjectBackups, Failure> {
     ObjectBackups::new(url, store.endpoint.as_deref(), store.region.as_deref())
 }
@@ -273,8 +279,7 @@ fn databases_at(
 /// Describes a directory, a file, or the databases at a URL.
 pub(super) fn inspect(given: &args::InspectArgs) -> Done {
     let Some(url) = url(&given.path) else {
-        check_directory(&store_options(&given.store))?;
-        check_directory(&[("--partition", given.partition.is_some())])?;
+        check_directory(&database_options(&given.store, given.partition.as_deref()))?;
         return upkeep::inspect(&given.path);
     };
     let databases = databases_at(url, given.partition.as_deref(), &given.store)?;
@@ -287,8 +292,7 @@ pub(super) fn inspect(given: &args::InspectArgs) -> Done {
 /// Checks a directory, the databases at a URL, or all backups there.
 pub(super) fn verify(given: &args::Verify) -> Done {
     let Some(url) = url(&given.place) else {
-        check_directory(&store_options(&given.store))?;
-        check_directory(&[("--partition", given.partition.is_some())])?;
+        check_directory(&database_options(&given.store, given.partition.as_deref()))?;
         return upkeep::verify(&given.place);
     };
     let databases = databases_at(url, given.partition.as_deref(), &given.store)?;
