@@ -73,7 +73,8 @@ impl Default for ClaimIntervals {
             heartbeat: Duration::from_secs(1),
             look: Duration::from_millis(400),
             silence: Duration::from_secs(5),
-            opening: Duration::from_secs(30),
+            // Far more than the opening of a large database on a slow store: one that always took longer would never be open.
+            opening: Duration::from_secs(120),
         }
     }
 }
