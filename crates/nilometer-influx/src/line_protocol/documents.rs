@@ -11,6 +11,8 @@
 //! bytes, in one buffer for each batch, with the number of the line of each.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{FieldType, FieldValue, LineError, Parser, Point, Precision, Text};
@@ -20,6 +22,9 @@ const BATCH_DOCUMENTS_MAX: usize = 100_000;
 
 /// Bytes of a batch after which the next one begins.
 const BATCH_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of documents to reserve for each byte of the body. Lines have no types and lengths, and those of their numbers are short.
+const DOCUMENT_BYTES_PER_BYTE: usize = 2;
 
 /// The largest document of a database.
 const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -115,8 +120,8 @@ impl Batches {
         schema: &mut dyn FnMut(&str) -> Result<Arc<Schema>, String>,
     ) -> Self {
         let mut writer = BatchWriter::new(now_ms, schema);
-        // Most bodies are of one measurement, whose documents are about as long as its lines.
-        writer.first_bytes = body.len().min(BATCH_BYTES);
+        // Most bodies are of one measurement.
+        writer.first_bytes = (body.len() * DOCUMENT_BYTES_PER_BYTE).min(BATCH_BYTES);
         let mut parser = Parser::new(body, precision);
         let mut point = Point::default();
         let mut rejections = Vec::new();
@@ -137,6 +142,8 @@ struct KnownField {
     raw: Box<[u8]>,
     name: String,
     kind: FieldType,
+    /// What precedes its value in a document: type, name and a zero.
+    element_head: Box<[u8]>,
     /// The schema does not have it.
     is_new: bool,
 }
@@ -149,6 +156,17 @@ struct Measurement {
     by_raw: HashMap<Box<[u8]>, usize>,
     /// Positions in `fields` of those of the point.
     of_point: Vec<usize>,
+    /// The keys of which these are the positions: [`Point::field_keys`].
+    keys_of_point: Option<NonZeroUsize>,
+}
+
+/// What was written of a head.
+#[derive(Clone)]
+struct WrittenHead {
+    /// Position of the measurement.
+    measurement: usize,
+    /// The element of the tags in `tags`; empty if there are none.
+    tags: Range<usize>,
 }
 
 /// Writes points as documents.
@@ -162,6 +180,10 @@ pub(crate) struct BatchWriter<'s> {
     first_bytes: usize,
     /// The last measurement, as it was written.
     last: Option<(Box<[u8]>, usize)>,
+    /// By the numbers of heads: [`Point::head`].
+    heads: Vec<Option<WrittenHead>>,
+    /// The elements of tags of heads.
+    tags: Vec<u8>,
     finished: Vec<Batch>,
 }
 
@@ -178,6 +200,8 @@ impl<'s> BatchWriter<'s> {
             by_name: HashMap::new(),
             first_bytes: 0,
             last: None,
+            heads: Vec::new(),
+            tags: Vec::new(),
             finished: Vec::new(),
         }
     }
@@ -212,19 +236,39 @@ impl<'s> BatchWriter<'s> {
             column,
             message,
         };
-        let at = self
-            .measurement(point.measurement)
-            .map_err(|message| reject(1, message))?;
+        let known = point.head.and_then(|head| self.heads.get(head)?.clone());
+        let at = match &known {
+            Some(known) => known.measurement,
+            None => self
+                .measurement(point.measurement)
+                .map_err(|message| reject(1, message))?,
+        };
+        let known_tags = known.and_then(|known| self.tags.get(known.tags));
         let measurement = &mut self.measurements[at];
         let known_before = measurement.fields.len();
         let resolved = measurement.resolve(point);
         let written = resolved.and_then(|()| {
-            let written = measurement.write(point, self.now_ms);
+            let written = measurement.write(point, self.now_ms, known_tags);
             written.map_err(|message| (1, message))
         });
-        if let Err((column, message)) = written {
-            measurement.forget_fields(known_before);
-            return Err(reject(column, message));
+        let tags = match written {
+            Ok(tags) => tags,
+            Err((column, message)) => {
+                measurement.forget_fields(known_before);
+                return Err(reject(column, message));
+            }
+        };
+        if let Some(head) = point.head.filter(|_| known_tags.is_none()) {
+            let start = self.tags.len();
+            self.tags
+                .extend_from_slice(&measurement.batch.documents[tags]);
+            if self.heads.len() <= head {
+                self.heads.resize(head + 1, None);
+            }
+            self.heads[head] = Some(WrittenHead {
+                measurement: at,
+                tags: start..self.tags.len(),
+            });
         }
         measurement.batch.lines.push(line);
         let batch = &mut measurement.batch;
@@ -260,6 +304,7 @@ impl<'s> BatchWriter<'s> {
                 fields: Vec::new(),
                 by_raw: HashMap::new(),
                 of_point: Vec::new(),
+                keys_of_point: None,
             });
             self.measurements.len() - 1
         });
@@ -271,6 +316,7 @@ impl<'s> BatchWriter<'s> {
 impl Measurement {
     /// Forgets the fields from the position `from` on, which only a rejected line has.
     fn forget_fields(&mut self, from: usize) {
+        self.keys_of_point = None;
         for added in self.fields.drain(from..) {
             self.by_raw.remove(&added.raw);
         }
@@ -278,6 +324,16 @@ impl Measurement {
 
     /// Finds the fields of a point and checks their types.
     fn resolve(&mut self, point: &Point<'_>) -> Result<(), (usize, String)> {
+        let has_type = |(at, (_, value)): (&usize, &(_, FieldValue<'_>))| {
+            self.fields[*at].kind == value.field_type()
+        };
+        if point.field_keys.is_some()
+            && point.field_keys == self.keys_of_point
+            && self.of_point.iter().zip(&point.fields).all(has_type)
+        {
+            return Ok(());
+        }
+        self.keys_of_point = None;
         self.of_point.clear();
         let mut predicted = 0;
         for (number, (key, value)) in point.fields.iter().enumerate() {
@@ -310,6 +366,7 @@ impl Measurement {
                 }
             }
         }
+        self.keys_of_point = point.field_keys;
         Ok(())
     }
 
@@ -332,10 +389,14 @@ impl Measurement {
             ));
         }
         let stored = self.schema.types.get(&name).copied();
+        let kind = stored.unwrap_or(kind);
+        let mut element_head = Vec::new();
+        begin(&mut element_head, type_code(kind), name.as_bytes());
         self.fields.push(KnownField {
             raw: key.raw.into(),
             name,
-            kind: stored.unwrap_or(kind),
+            kind,
+            element_head: element_head.into(),
             is_new: stored.is_none(),
         });
         let at = self.fields.len() - 1;
@@ -343,24 +404,36 @@ impl Measurement {
         Ok(at)
     }
 
-    /// Appends the document of a point whose fields were found.
-    fn write(&mut self, point: &Point<'_>, now_ms: i64) -> Result<(), String> {
+    /// Appends the document of a point whose fields were found. `known_tags` is the element of its tags, if it was written before.
+    /// Returns the place of that element, which is empty if there are no tags.
+    fn write(
+        &mut self,
+        point: &Point<'_>,
+        now_ms: i64,
+        known_tags: Option<&[u8]>,
+    ) -> Result<Range<usize>, String> {
         let out = &mut self.batch.documents;
         let start = out.len();
         let names = &self.schema.names;
         out.extend_from_slice(&[0; 4]);
         begin(out, TYPE_DATE, names.time.as_bytes());
         out.extend_from_slice(&point.time_ms.unwrap_or(now_ms).to_le_bytes());
-        let written = match &names.tags {
+        let tags_start = out.len();
+        let written = match (known_tags, &names.tags) {
+            (Some(known), _) => {
+                out.extend_from_slice(known);
+                Ok(())
+            }
             _ if point.tags.is_empty() => Ok(()),
-            Some(name) => write_tags(out, name, point),
-            None => Err(format!(
+            (None, Some(name)) => write_tags(out, name, point),
+            (None, None) => Err(format!(
                 "the collection \"{}\" has no metaField for tags",
                 self.batch.measurement
             )),
         };
+        let tags = tags_start..out.len();
         for (at, (_, value)) in self.of_point.iter().zip(&point.fields) {
-            write_field(out, self.fields[*at].name.as_bytes(), value);
+            write_field(out, &self.fields[*at].element_head, value);
         }
         out.push(0);
         let length = out.len() - start;
@@ -374,7 +447,17 @@ impl Measurement {
             Ok(()) => patch_length(out, start),
             Err(_) => out.truncate(start),
         }
-        written
+        written.map(|()| tags)
+    }
+}
+
+/// Returns BSON's code of a type.
+fn type_code(kind: FieldType) -> u8 {
+    match kind {
+        FieldType::Float => TYPE_DOUBLE,
+        FieldType::Integer => TYPE_INT64,
+        FieldType::String => TYPE_STRING,
+        FieldType::Boolean => TYPE_BOOL,
     }
 }
 
@@ -420,22 +503,14 @@ fn write_string(out: &mut Vec<u8>, append: impl FnOnce(&mut Vec<u8>)) {
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-fn write_field(out: &mut Vec<u8>, name: &[u8], value: &FieldValue<'_>) {
+/// Appends a field, given what precedes its value.
+fn write_field(out: &mut Vec<u8>, element_head: &[u8], value: &FieldValue<'_>) {
+    out.extend_from_slice(element_head);
     match value {
-        FieldValue::Float(value) => {
-            begin(out, TYPE_DOUBLE, name);
-            out.extend_from_slice(&value.to_le_bytes());
-        }
-        FieldValue::Integer(value) => {
-            begin(out, TYPE_INT64, name);
-            out.extend_from_slice(&value.to_le_bytes());
-        }
-        FieldValue::Boolean(value) => {
-            begin(out, TYPE_BOOL, name);
-            out.push(u8::from(*value));
-        }
+        FieldValue::Float(value) => out.extend_from_slice(&value.to_le_bytes()),
+        FieldValue::Integer(value) => out.extend_from_slice(&value.to_le_bytes()),
+        FieldValue::Boolean(value) => out.push(u8::from(*value)),
         FieldValue::String(bytes, has_escapes) => {
-            begin(out, TYPE_STRING, name);
             write_string(out, |out| append_quoted(out, bytes, *has_escapes));
         }
     }
@@ -559,6 +634,77 @@ mod tests {
                 ("h", FieldType::Boolean)
             ]
         );
+    }
+
+    /// What is kept of earlier points changes no document: a body read as a whole is as its lines read one by one.
+    #[test]
+    fn documents_do_not_depend_on_the_points_before() {
+        let heads = [
+            "m,a=1,b=2",
+            "m,a=1",
+            "m",
+            "n,a=1",
+            "n,a=x\\ y",
+            "m,t.u=1",
+            "refused,a=1",
+            "n,time=1",
+        ];
+        let fields = [
+            "x=1i,y=2",
+            "x=1i,y=\"s\"",
+            "x=1",
+            "y=2,x=1i",
+            "x=1i,y=2,known=5i",
+            "known=5",
+            "z=t",
+            "x=1i,a.b=1",
+        ];
+        let mut seed = 1_u64;
+        let mut draw = |of: &[&'static str]| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            of[(seed >> 33) as usize % of.len()]
+        };
+        let lines: Vec<String> = (0..3000)
+            .map(|at| format!("{} {} {at}", draw(&heads), draw(&fields)))
+            .collect();
+        let types = [
+            ("x", FieldType::Integer),
+            ("y", FieldType::Float),
+            ("known", FieldType::Integer),
+        ];
+        let types = types.map(|(name, kind)| (name.to_owned(), kind));
+        let typed = Arc::new(Schema {
+            names: Names::default(),
+            types: types.into(),
+        });
+        let mut schema = |name: &str| match name {
+            "refused" => Err("no".to_owned()),
+            _ => Ok(typed.clone()),
+        };
+        let mut read =
+            |text: &str| Batches::read(text.as_bytes(), Precision::Millisecond, 9, &mut schema);
+        let whole = read(&lines.join("\n"));
+        let mut alone: HashMap<String, Vec<String>> = HashMap::new();
+        let mut rejected = Vec::new();
+        for (number, line) in (1..).zip(&lines) {
+            let one = read(line);
+            rejected.extend(one.rejections.into_iter().map(|one| LineError {
+                line: number,
+                ..one
+            }));
+            for batch in &one.batches {
+                alone
+                    .entry(batch.measurement.clone())
+                    .or_default()
+                    .extend(documents(batch));
+            }
+        }
+        assert_eq!(whole.rejections, rejected);
+        assert!((500..2500).contains(&rejected.len()), "{}", rejected.len());
+        for batch in &whole.batches {
+            assert_eq!(Some(&documents(batch)), alone.get(&batch.measurement));
+        }
+        assert_eq!(whole.batches.len(), alone.len());
     }
 
     #[test]

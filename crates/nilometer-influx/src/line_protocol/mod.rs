@@ -19,8 +19,11 @@
 //! `docs/decisions/0031-influxdb-surface.md` says why this is no crate of others.
 
 mod documents;
+mod known_heads;
 mod number;
 mod parser;
+
+use std::num::NonZeroUsize;
 
 pub use documents::{Batch, Batches, Names, Rejection, Schema, SchemasOf};
 pub(crate) use documents::{BatchWriter, check_key, check_measurement, is_full};
@@ -153,6 +156,10 @@ pub struct Point<'a> {
     pub time_ms: Option<i64>,
     /// Positions in the line of measurement and fields, for errors of later checks.
     pub field_columns: Vec<usize>,
+    /// A number that all points of the body with the same bytes of measurement and tags share.
+    pub(crate) head: Option<usize>,
+    /// A number that consecutive points share whose fields have the same keys in the same order.
+    pub(crate) field_keys: Option<NonZeroUsize>,
 }
 
 /// The unit of times.

@@ -1,6 +1,7 @@
 //! Values of fields that are not quoted.
 
 use super::FieldValue;
+use super::parser::ends_value;
 
 /// Digits that fit into an integer of 64 bits whatever they are.
 const SAFE_DIGITS: usize = 18;
@@ -27,6 +28,26 @@ pub(super) fn value(token: &[u8]) -> Result<FieldValue<'static>, &'static str> {
     float(token)
         .map(FieldValue::Float)
         .ok_or("invalid boolean or number")
+}
+
+/// Parses a value that is a short integer without a sign, as most are, and returns it with its length. `None` if it may be something else.
+#[inline]
+pub(super) fn short_integer(line: &[u8]) -> Option<(i64, usize)> {
+    let (mut value, mut length) = (0_i64, 0);
+    loop {
+        let byte = line.get(length)?;
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        if length == SAFE_DIGITS {
+            return None;
+        }
+        value = value * 10 + i64::from(digit);
+        length += 1;
+    }
+    let is_whole = line.get(length + 1).is_none_or(ends_value);
+    (length > 0 && line.get(length) == Some(&b'i') && is_whole).then_some((value, length + 1))
 }
 
 /// Parses an integer with an optional sign.
@@ -96,6 +117,37 @@ mod tests {
             ("", Err("missing field value")),
         ] {
             assert_eq!(value(token.as_bytes()), expected, "{token}");
+        }
+    }
+
+    #[test]
+    fn short_integers_are_those_of_any_value() {
+        for token in ["0i", "42i", "007i", "999999999999999999i"] {
+            let Ok(FieldValue::Integer(expected)) = value(token.as_bytes()) else {
+                panic!("{token}");
+            };
+            for behind in ["", ",a=1i", " 5", "\n", "\r\n"] {
+                let line = format!("{token}{behind}");
+                assert_eq!(
+                    short_integer(line.as_bytes()),
+                    Some((expected, token.len()))
+                );
+            }
+        }
+        for other in [
+            "",
+            "i",
+            "1",
+            "1.5",
+            "-1i",
+            "+1i",
+            "1u",
+            "1ii",
+            "1i2",
+            "t",
+            "1000000000000000000i",
+        ] {
+            assert_eq!(short_integer(other.as_bytes()), None, "{other}");
         }
     }
 }

@@ -1,6 +1,9 @@
 //! From bytes to points.
 
-use super::number::{integer, value};
+use std::num::NonZeroUsize;
+
+use super::known_heads::KnownHeads;
+use super::number::{integer, short_integer, value};
 use super::{FIELDS_MAX, FieldValue, Point, Precision, TAGS_MAX, TEXT_BYTES_MAX, Text};
 
 /// Why a line is invalid.
@@ -31,6 +34,7 @@ pub struct Parser<'a> {
     line: usize,
     /// The first line after the point that was returned last.
     next_line: usize,
+    heads: KnownHeads<'a>,
     tag_keys: DistinctKeys<'a>,
     field_keys: DistinctKeys<'a>,
 }
@@ -46,6 +50,7 @@ impl<'a> Parser<'a> {
             line_start: 0,
             line: 0,
             next_line: 1,
+            heads: KnownHeads::default(),
             tag_keys: DistinctKeys::default(),
             field_keys: DistinctKeys::default(),
         }
@@ -152,9 +157,46 @@ impl<'a> Parser<'a> {
 
     /// Reads a point and the end of its line.
     fn point(&mut self, point: &mut Point<'a>) -> Result<(), &'static str> {
+        self.head(point)?;
+        self.skip_spaces();
+        if self.is_at_end() {
+            return Err("missing fields");
+        }
+        self.fields(point)?;
+        self.skip_spaces();
+        point.time_ms = match self.is_at_end() {
+            true => None,
+            false => Some(self.time()?),
+        };
+        self.skip_spaces();
+        if !self.is_at_end() {
+            return Err("unexpected text after the time");
+        }
+        if self.peek() == Some(b'\r') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'\n') {
+            self.end_line();
+        }
+        Ok(())
+    }
+
+    /// Reads measurement and tags. Those of a head that occurred before are taken from there.
+    fn head(&mut self, point: &mut Point<'a>) -> Result<(), &'static str> {
         point.tags.clear();
-        point.fields.clear();
-        point.field_columns.clear();
+        let rest = self.body.get(self.at..).unwrap_or_default();
+        let found = self.heads.find(rest);
+        if let Some((bytes, Some(number))) = found
+            && let Some((measurement, tags)) = self.heads.get(number)
+        {
+            point.measurement = *measurement;
+            point.tags.extend_from_slice(tags);
+            point.head = Some(number);
+            self.at += bytes.len();
+            return Ok(());
+        }
+        let start = self.at;
+        point.head = None;
         point.measurement = self.text(false)?;
         if point.measurement.raw.is_empty() {
             return Err("missing measurement");
@@ -172,39 +214,46 @@ impl<'a> Parser<'a> {
         if self.peek() != Some(b' ') {
             return Err("missing fields");
         }
-        self.skip_spaces();
-        if self.is_at_end() {
-            return Err("missing fields");
+        // An escaped space is not the end of the head.
+        if let Some((bytes, None)) = found
+            && self.at == start + bytes.len()
+        {
+            point.head = self.heads.add(bytes, point.measurement, &point.tags);
         }
+        Ok(())
+    }
+
+    fn fields(&mut self, point: &mut Point<'a>) -> Result<(), &'static str> {
+        point.fields.clear();
+        point.field_columns.clear();
+        let mut are_known = true;
         loop {
-            if point.fields.len() == FIELDS_MAX {
+            let number = point.fields.len();
+            if number == FIELDS_MAX {
                 return Err("too many fields");
             }
             point.field_columns.push(self.at - self.line_start + 1);
-            point.fields.push(self.field()?);
+            let key = match self.field_keys.expected(number, self.body, self.at) {
+                Some(key) => {
+                    self.at += key.raw.len();
+                    key
+                }
+                None => {
+                    are_known = false;
+                    self.text(true)?
+                }
+            };
+            point.fields.push((key, self.field_value(key)?));
             if self.peek() != Some(b',') {
                 break;
             }
             self.at += 1;
         }
-        if self.field_keys.repeat(&point.fields) {
+        are_known &= point.fields.len() == self.field_keys.keys.len();
+        if !are_known && self.field_keys.repeat(&point.fields) {
             return Err("a field key occurs twice");
         }
-        self.skip_spaces();
-        point.time_ms = match self.is_at_end() {
-            true => None,
-            false => Some(self.time()?),
-        };
-        self.skip_spaces();
-        if !self.is_at_end() {
-            return Err("unexpected text after the time");
-        }
-        if self.peek() == Some(b'\r') {
-            self.at += 1;
-        }
-        if self.peek() == Some(b'\n') {
-            self.end_line();
-        }
+        point.field_keys = self.field_keys.number;
         Ok(())
     }
 
@@ -263,8 +312,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn field(&mut self) -> Result<(Text<'a>, FieldValue<'a>), &'static str> {
-        let key = self.text(true)?;
+    /// Reads the equals sign behind a key, and the value.
+    fn field_value(&mut self, key: Text<'a>) -> Result<FieldValue<'a>, &'static str> {
         if key.raw.is_empty() {
             return Err("missing field key");
         }
@@ -273,14 +322,17 @@ impl<'a> Parser<'a> {
         }
         self.at += 1;
         if self.peek() == Some(b'"') {
-            return Ok((key, self.quoted()?));
+            return self.quoted();
         }
         let rest = self.body.get(self.at..).unwrap_or_default();
-        let ends = |byte: &u8| matches!(byte, b',' | b' ' | b'\n' | b'\r');
-        let length = rest.iter().position(ends).unwrap_or(rest.len());
+        if let Some((value, length)) = short_integer(rest) {
+            self.at += length;
+            return Ok(FieldValue::Integer(value));
+        }
+        let length = rest.iter().position(ends_value).unwrap_or(rest.len());
         let value = value(rest.get(..length).unwrap_or_default())?;
         self.at += length;
-        Ok((key, value))
+        Ok(value)
     }
 
     fn quoted(&mut self) -> Result<FieldValue<'a>, &'static str> {
@@ -321,21 +373,40 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// True of a byte that ends a value without quotes.
+pub(super) fn ends_value(byte: &u8) -> bool {
+    matches!(byte, b',' | b' ' | b'\n' | b'\r')
+}
+
 /// The keys of the last point in which none occurred twice. Most points have those of the one before.
 #[derive(Debug, Default)]
-struct DistinctKeys<'a>(Vec<&'a [u8]>);
+struct DistinctKeys<'a> {
+    keys: Vec<Text<'a>>,
+    /// How often the keys became others.
+    number: Option<NonZeroUsize>,
+}
 
 impl<'a> DistinctKeys<'a> {
+    /// Returns the key with this number if the body has it at `at`, with an equals sign behind it: a key without backslashes ends there.
+    #[inline]
+    fn expected(&self, number: usize, body: &[u8], at: usize) -> Option<Text<'a>> {
+        let key = self.keys.get(number)?;
+        let behind = body.get(at..)?.strip_prefix(key.raw)?;
+        (!key.has_escapes && behind.first() == Some(&b'=')).then_some(*key)
+    }
+
     /// True if one of the keys occurs twice.
     fn repeat<V>(&mut self, pairs: &[(Text<'a>, V)]) -> bool {
-        let raw = pairs.iter().map(|(key, _)| key.raw);
-        if self.0.iter().copied().eq(raw.clone()) {
+        let keys = pairs.iter().map(|(key, _)| *key);
+        if self.keys.iter().copied().eq(keys.clone()) {
             return false;
         }
-        let found = repeats(pairs.iter().map(|(key, _)| *key), pairs.len());
+        let found = repeats(keys.clone(), pairs.len());
         if !found {
-            self.0.clear();
-            self.0.extend(raw);
+            self.keys.clear();
+            self.keys.extend(keys);
+            let before = self.number.map_or(0, NonZeroUsize::get);
+            self.number = NonZeroUsize::new(before + 1);
         }
         found
     }
@@ -387,24 +458,94 @@ mod tests {
     /// Returns points in a readable form, and errors.
     fn read(body: &[u8]) -> Vec<String> {
         let mut parser = Parser::new(body, Precision::Millisecond);
-        let mut point = Point::default();
         let mut out = Vec::new();
-        while let Some(read) = parser.next_into(&mut point) {
-            out.push(match read {
-                Err(e) => format!("{}:{}: {}", e.line, e.column, e.message),
-                Ok(()) => {
-                    let mut text = point.measurement.to_text();
-                    for (key, value) in &point.tags {
-                        text.push_str(&format!("|{}={}", key.to_text(), value.to_text()));
-                    }
-                    for (key, value) in &point.fields {
-                        text.push_str(&format!("|{}:{value:?}", key.to_text()));
-                    }
-                    format!("{text}|{:?}", point.time_ms)
-                }
-            });
+        while let Some(read) = next(&mut parser) {
+            out.push(read);
         }
         out
+    }
+
+    /// Returns the next point, or an error.
+    fn next(parser: &mut Parser<'_>) -> Option<String> {
+        let mut point = Point::default();
+        let read = parser.next_into(&mut point)?;
+        let columns = point.field_columns.clone();
+        Some(match read {
+            Err(e) => format!("{}:{}: {}", e.line, e.column, e.message),
+            Ok(()) => {
+                let mut text = point.measurement.to_text();
+                for (key, value) in &point.tags {
+                    text.push_str(&format!("|{}={}", key.to_text(), value.to_text()));
+                }
+                for (key, value) in &point.fields {
+                    text.push_str(&format!("|{}:{value:?}", key.to_text()));
+                }
+                assert_eq!(columns.len(), point.fields.len());
+                format!("{text}|{:?}", point.time_ms)
+            }
+        })
+    }
+
+    /// What is kept of earlier lines changes no point: lines read together are those read alone.
+    #[test]
+    fn lines_do_not_depend_on_those_before() {
+        let heads = [
+            "m,a=1,b=2",
+            "m,a=1,b=3",
+            "m,a=1,a=2",
+            "m",
+            "n\\ x,a=1",
+            "m,a\\,b=1",
+            "m,a=1\\",
+            "m,a=1,b=2\r",
+            "m,a",
+            "m,=1",
+            ",a=1",
+            "m,a=1=2",
+            "m,a=\u{e4}",
+        ];
+        let fields = [
+            "x=1i,y=2i",
+            "x=1i,y=2",
+            "y=1i,x=2i",
+            "x=1i",
+            "x=-1i,y=t",
+            "x=1i,y=2i,x=3i",
+            "x=\"a b\",y=1i",
+            "x=123456789012345678i,y=1234567890123456789i",
+            "x=99999999999999999999i",
+            "x=1i2,y=3i",
+            "x=i",
+            "x=,y=1i",
+            "x1=1i,y=2i",
+            "x\\=1i=2i,y=2i",
+            "",
+            "x=1i\r",
+            "xy=1i",
+        ];
+        let times = ["", " 5", " x", "  6 ", " 7\r"];
+        let mut seed = 1_u64;
+        let mut draw = |of: &[&'static str]| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            of[(seed >> 33) as usize % of.len()]
+        };
+        let lines: Vec<String> = (0..5000)
+            .map(|_| format!("{} {}{}", draw(&heads), draw(&fields), draw(&times)))
+            .collect();
+        let body = lines.join("\n");
+        let mut parser = Parser::new(body.as_bytes(), Precision::Millisecond);
+        let mut good = 0;
+        for (number, line) in (1..).zip(&lines) {
+            let mut alone = Parser::new(line.as_bytes(), Precision::Millisecond);
+            let alone = next(&mut alone).map(|text| match text.strip_prefix("1:") {
+                Some(error) => format!("{number}:{error}"),
+                None => text,
+            });
+            good += usize::from(alone.as_ref().is_some_and(|text| text.contains('|')));
+            assert_eq!(next(&mut parser), alone, "{line:?}");
+        }
+        assert_eq!(next(&mut parser), None);
+        assert!((1000..4000).contains(&good), "{good}");
     }
 
     #[test]
