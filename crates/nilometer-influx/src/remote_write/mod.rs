@@ -15,8 +15,10 @@
 //! body ─► names of metrics ─► what is known of all of them, by one look-up ─► series: labels and samples as documents
 //! ```
 //!
-//! The labels of a series become BSON once, in its first document; its further samples are copies with another time and value.
+//! The labels of a series become BSON once, in its first document; its further samples are copies with another time and value. Labels
+//! that the series before had, too, are copied from there.
 
+mod last_labels;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use crate::line_protocol::{
     Batch, Batches, FieldType, LineError, Names, Schema, SchemasOf, TAGS_MAX, TEXT_BYTES_MAX,
     TIME_MS_MAX, check_key, check_measurement, is_full,
 };
+use last_labels::LastLabels;
 use message::{Message, WireValue, read_label, read_sample};
 
 /// The label of the metric's name.
@@ -176,11 +179,11 @@ pub fn read(body: &[u8], schemas: &mut SchemasOf<'_>) -> Result<Batches, String>
     let mut all = Metrics::of(body)?;
     all.look_up(schemas);
     let mut out = Batches::default();
-    let (mut samples, mut documents_bytes) = (Vec::new(), 0);
+    let (mut reader, mut documents_bytes) = (SeriesReader::default(), 0);
     for (number, (bytes, place)) in (1..).zip(all.series) {
         let added = place.map_err(Flaw::Series).and_then(|at| {
             let metric = &mut all.metrics[at];
-            add(bytes, &mut samples, number, metric, &mut out.batches)
+            reader.add(bytes, number, metric, &mut out.batches)
         });
         match added {
             Ok(bytes) => documents_bytes += bytes,
@@ -210,129 +213,148 @@ pub fn read(body: &[u8], schemas: &mut SchemasOf<'_>) -> Result<Batches, String>
     Ok(out)
 }
 
-/// Adds the samples of a series to the batch of its metric. Returns the bytes of its documents.
-fn add(
-    bytes: &[u8],
-    samples: &mut Vec<(i64, f64)>,
-    number: usize,
-    metric: &mut Metric,
-    finished: &mut Vec<Batch>,
-) -> Result<usize, Flaw> {
-    let schema = metric.schema.as_ref().map_err(|text| text.clone());
-    let names = &schema.map_err(Flaw::Series)?.names;
-    let batch = &mut metric.batch;
-    let start = batch.documents.len();
-    let time_at = match first_document(bytes, names, samples, &mut batch.documents) {
-        Ok(time_at) if !samples.is_empty() => time_at - start,
-        unwritten => {
+/// Reads series one after the other.
+#[derive(Default)]
+struct SeriesReader<'a> {
+    /// Times and values of the series.
+    samples: Vec<(i64, f64)>,
+    labels: LastLabels<'a>,
+}
+
+impl<'a> SeriesReader<'a> {
+    /// Adds the samples of a series to the batch of its metric. Returns the bytes of its documents.
+    fn add(
+        &mut self,
+        bytes: &'a [u8],
+        number: usize,
+        metric: &mut Metric,
+        finished: &mut Vec<Batch>,
+    ) -> Result<usize, Flaw> {
+        let schema = metric.schema.as_ref().map_err(|text| text.clone());
+        let names = &schema.map_err(Flaw::Series)?.names;
+        let batch = &mut metric.batch;
+        let start = batch.documents.len();
+        let time_at = match self.first_document(bytes, names, &mut batch.documents) {
+            Ok(time_at) if !self.samples.is_empty() => time_at - start,
+            unwritten => {
+                batch.documents.truncate(start);
+                return unwritten.map(|_| 0);
+            }
+        };
+        let samples = &self.samples;
+        let length = batch.documents.len() - start;
+        if length.saturating_mul(samples.len()) > DOCUMENTS_BYTES_MAX {
             batch.documents.truncate(start);
-            return unwritten.map(|_| 0);
+            return Ok(DOCUMENTS_BYTES_MAX + 1);
         }
-    };
-    let length = batch.documents.len() - start;
-    if length.saturating_mul(samples.len()) > DOCUMENTS_BYTES_MAX {
-        batch.documents.truncate(start);
-        return Ok(DOCUMENTS_BYTES_MAX + 1);
-    }
-    let (mut last, mut has_copy) = (start, true);
-    for (at, (time, value)) in samples.iter().enumerate() {
-        if !std::mem::take(&mut has_copy) {
-            let next = batch.documents.len();
-            batch.documents.extend_from_within(last..last + length);
-            last = next;
-        }
-        let document = &mut batch.documents[last..];
-        document[time_at..time_at + 8].copy_from_slice(&time.to_le_bytes());
-        document[length - 9..length - 1].copy_from_slice(&value.to_le_bytes());
-        batch.lines.push(number);
-        if is_full(batch) {
-            let mut next = Batch::of(&batch.measurement);
-            if at + 1 < samples.len() {
-                next.documents.extend_from_slice(&batch.documents[last..]);
-                has_copy = true;
+        let (mut last, mut has_copy) = (start, true);
+        for (at, (time, value)) in samples.iter().enumerate() {
+            if !std::mem::take(&mut has_copy) {
+                let next = batch.documents.len();
+                batch.documents.extend_from_within(last..last + length);
+                last = next;
             }
-            finished.push(std::mem::replace(batch, next));
-            last = 0;
-        }
-    }
-    Ok(length * samples.len())
-}
-
-/// Appends the document of a series, without time and value, which end it. Returns the place of the time, and all samples.
-fn first_document(
-    bytes: &[u8],
-    names: &Names,
-    samples: &mut Vec<(i64, f64)>,
-    out: &mut Vec<u8>,
-) -> Result<usize, Flaw> {
-    samples.clear();
-    let start = out.len();
-    out.extend_from_slice(&[0; 4]);
-    element(out, TYPE_DATE, &names.time);
-    let time_at = out.len();
-    out.extend_from_slice(&[0; 8]);
-    tags(bytes, names.tags.as_deref(), samples, out)?;
-    let in_range = |(time, _): &&(i64, f64)| (-TIME_MS_MAX - 1..=TIME_MS_MAX).contains(time);
-    if let Some((time, _)) = samples.iter().find(|sample| !in_range(sample)) {
-        return Err(Flaw::Series(format!("the time {time} is out of range")));
-    }
-    element(out, TYPE_DOUBLE, VALUE);
-    out.extend_from_slice(&[0; 9]);
-    set_length(out, start);
-    Ok(time_at)
-}
-
-/// Reads a series: appends the element of its tags, if it has any, and collects its samples.
-fn tags(
-    bytes: &[u8],
-    field: Option<&str>,
-    samples: &mut Vec<(i64, f64)>,
-    out: &mut Vec<u8>,
-) -> Result<(), Flaw> {
-    let start = out.len();
-    element(out, TYPE_DOCUMENT, field.unwrap_or_default());
-    let first = out.len() + 4;
-    out.extend_from_slice(&[0; 4]);
-    let (mut previous, mut count, mut is_sorted): (&[u8], _, _) = (&[], 0, true);
-    let mut checked = Ok(());
-    let mut message = Message(bytes);
-    while let Some(read) = message.next() {
-        match read? {
-            (1, WireValue::Bytes(label)) => {
-                let (name, value) = read_label(label)?;
-                if is_tag(name, value) {
-                    is_sorted &= count == 0 || previous < name;
-                    (previous, count) = (name, count + 1);
-                    checked = checked.and_then(|()| append_label(out, name, value));
+            let document = &mut batch.documents[last..];
+            document[time_at..time_at + 8].copy_from_slice(&time.to_le_bytes());
+            document[length - 9..length - 1].copy_from_slice(&value.to_le_bytes());
+            batch.lines.push(number);
+            if is_full(batch) {
+                let mut next = Batch::of(&batch.measurement);
+                if at + 1 < samples.len() {
+                    next.documents.extend_from_slice(&batch.documents[last..]);
+                    has_copy = true;
                 }
+                finished.push(std::mem::replace(batch, next));
+                last = 0;
             }
-            (2, WireValue::Bytes(sample)) => samples.push(read_sample(sample)?),
-            (4, _) => checked = Err("native histograms are not supported".to_owned()),
+        }
+        Ok(length * samples.len())
+    }
+
+    /// Appends the document of a series, without time and value, which end it. Returns the place of the time, and all samples.
+    fn first_document(
+        &mut self,
+        bytes: &'a [u8],
+        names: &Names,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Flaw> {
+        self.samples.clear();
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        element(out, TYPE_DATE, &names.time);
+        let time_at = out.len();
+        out.extend_from_slice(&[0; 8]);
+        self.tags(bytes, names.tags.as_deref(), out)?;
+        let in_range = |(time, _): &&(i64, f64)| (-TIME_MS_MAX - 1..=TIME_MS_MAX).contains(time);
+        if let Some((time, _)) = self.samples.iter().find(|sample| !in_range(sample)) {
+            return Err(Flaw::Series(format!("the time {time} is out of range")));
+        }
+        element(out, TYPE_DOUBLE, VALUE);
+        out.extend_from_slice(&[0; 9]);
+        set_length(out, start);
+        Ok(time_at)
+    }
+
+    /// Reads a series: appends the element of its tags, if it has any, and collects its samples.
+    fn tags(
+        &mut self,
+        bytes: &'a [u8],
+        field: Option<&str>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Flaw> {
+        let start = out.len();
+        element(out, TYPE_DOCUMENT, field.unwrap_or_default());
+        let first = out.len() + 4;
+        out.extend_from_slice(&[0; 4]);
+        let mut checked = Ok(());
+        let mut message = Message(bytes);
+        self.labels.begin();
+        loop {
+            if self.labels.copy_next(&mut message, out) {
+                continue;
+            }
+            let before = message.0;
+            let Some(read) = message.next() else { break };
+            match read? {
+                (1, WireValue::Bytes(label)) => {
+                    let (name, value) = read_label(label)?;
+                    if is_tag(name, value) {
+                        checked = checked.and_then(|()| append_label(out, name, value));
+                        let field = &before[..before.len() - message.0.len()];
+                        let end = out.len() - first;
+                        self.labels.add((field, message.0), name, end);
+                    }
+                }
+                (2, WireValue::Bytes(sample)) => self.samples.push(read_sample(sample)?),
+                (4, _) => checked = Err("native histograms are not supported".to_owned()),
+                _ => {}
+            }
+        }
+        checked.map_err(Flaw::Series)?;
+        let flaw = |text: &str| Err(Flaw::Series(text.to_owned()));
+        match (self.labels.count(), field) {
+            (0, _) => {
+                out.truncate(start);
+                return Ok(());
+            }
+            (_, None) => return flaw("the collection has no metaField for labels"),
+            (count, _) if count > TAGS_MAX => return flaw(TOO_LARGE),
             _ => {}
         }
-    }
-    checked.map_err(Flaw::Series)?;
-    let flaw = |text: &str| Err(Flaw::Series(text.to_owned()));
-    match (count, field) {
-        (0, _) => {
-            out.truncate(start);
-            return Ok(());
+        if self.labels.are_sorted() {
+            self.labels.keep(&out[first..]);
+        } else {
+            out.truncate(first);
+            sorted_tags(bytes, out)?;
         }
-        (_, None) => return flaw("the collection has no metaField for labels"),
-        (count, _) if count > TAGS_MAX => return flaw(TOO_LARGE),
-        _ => {}
+        // Lengths of short texts are ASCII, too, so most documents are as a whole.
+        if !out[first..].is_ascii() {
+            check_texts(bytes)?;
+        }
+        out.push(0);
+        set_length(out, first - 4);
+        Ok(())
     }
-    if !is_sorted {
-        out.truncate(first);
-        sorted_tags(bytes, out)?;
-    }
-    // Lengths of short texts are ASCII, too, so most documents are as a whole.
-    if !out[first..].is_ascii() {
-        check_texts(bytes)?;
-    }
-    out.push(0);
-    set_length(out, first - 4);
-    Ok(())
 }
 
 const TOO_LARGE: &str = "a series has too many labels, or one that is too long";
