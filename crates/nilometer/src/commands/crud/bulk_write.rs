@@ -107,7 +107,18 @@ pub(crate) struct Op<'r> {
     /// Position in `nsInfo`.
     pub(crate) namespace: usize,
     pub(crate) document: DocRef<'r>,
+    /// The document that an insert inserts.
+    pub(crate) inserted: Option<DocRef<'r>>,
     args: Args<'r>,
+}
+
+/// The inserts of a run into one time series.
+struct SeriesInsert<'o> {
+    collection: Arc<Collection>,
+    /// Positions in the run.
+    positions: Vec<usize>,
+    /// One for each position.
+    documents: Vec<DocRef<'o>>,
 }
 
 /// The result of one operation.
@@ -229,7 +240,39 @@ fn ops<'r>(args: &Args<'_>, request: &'r Request, namespaces: usize) -> Result<V
     Ok(ops)
 }
 
+/// Bytes of an insert before the position of its namespace, after its length: type and name.
+const INSERT_HEAD: &[u8] = b"\x10insert\0";
+
+/// Bytes of an insert behind that position.
+const DOCUMENT_HEAD: &[u8] = b"\x03document\0";
+
+/// Returns an insert in the form in which drivers write it: `{insert: <int32>, document: {…}}`. Others are parsed field by field.
+fn plain_insert(document: DocRef<'_>, namespaces: usize) -> Option<Op<'_>> {
+    let (_, rest) = document.as_bytes().split_first_chunk::<4>()?;
+    let (namespace, rest) = rest.strip_prefix(INSERT_HEAD)?.split_first_chunk::<4>()?;
+    let [inserted @ .., 0] = rest.strip_prefix(DOCUMENT_HEAD)? else {
+        return None;
+    };
+    let inserted =
+        DocRef::new(inserted).filter(|found| found.as_bytes().len() == inserted.len())?;
+    let namespace = usize::try_from(i32::from_le_bytes(*namespace)).ok()?;
+    (namespace < namespaces).then_some(Op {
+        kind: OpKind::Insert,
+        namespace,
+        document,
+        inserted: Some(inserted),
+        args: Args::new("bulkWrite.ops", document),
+    })
+}
+
 fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
+    match plain_insert(document, namespaces) {
+        Some(insert) => Ok(insert),
+        None => op_by_fields(document, namespaces),
+    }
+}
+
+fn op_by_fields(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
     let name = document.iter().next().map_or("", |first| first.name());
     let (kind, known) = match name {
         "insert" => (OpKind::Insert, INSERT),
@@ -253,10 +296,9 @@ fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
                 "BulkWrite ops entry {name} has an invalid nsInfo index: {namespace}"
             ))
         })?;
+    let mut inserted = None;
     match kind {
-        OpKind::Insert => {
-            args.required_document("document")?;
-        }
+        OpKind::Insert => inserted = Some(args.required_document("document")?),
         OpKind::Update => {
             args.required_document("filter")?;
             update::check_update(&args, args.value("updateMods"), "updateMods")?;
@@ -269,6 +311,7 @@ fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
         kind,
         namespace,
         document,
+        inserted,
         args,
     })
 }
@@ -279,7 +322,11 @@ impl Bulk<'_> {
         while let Some(op) = self.ops.get(at) {
             let (outcomes, failed) = match op.kind {
                 OpKind::Insert => match self.measurements(at) {
-                    Some(outcomes) => (outcomes, false),
+                    Some((count, errors)) => {
+                        self.record_inserts(at..at + count, errors)?;
+                        at += count;
+                        continue;
+                    }
                     None => self.inserts(at),
                 },
                 OpKind::Update | OpKind::Delete => self.change(at, op),
@@ -307,7 +354,7 @@ impl Bulk<'_> {
             .take_while(|op| op.kind == OpKind::Insert && op.namespace == namespace)
             .count();
         let group = || rest.iter().take(together);
-        let documents = group().filter_map(|op| op.args.value("document").as_document());
+        let documents = group().filter_map(|op| op.inserted);
         let counters = &self.database.services().counters.operations;
         counters.insert.add(u64::try_from(together).unwrap_or(0));
         let inserted = self
@@ -356,8 +403,8 @@ impl Bulk<'_> {
 
     /// Inserts the run of inserts at `at` into time series with one engine batch. `None` if each collection is to have its own:
     /// because the first that fails ends the command, because what is stored for a repetition belongs to one collection, or
-    /// because there is only one.
-    fn measurements(&self, at: usize) -> Option<Vec<OpResult>> {
+    /// because there is only one. Returns the number of inserts, and those that failed, by their positions in the run.
+    fn measurements(&self, at: usize) -> Option<(usize, HashMap<usize, Error>)> {
         if self.ordered || self.retryable.is_some() {
             return None;
         }
@@ -366,48 +413,58 @@ impl Bulk<'_> {
         if inserts.len() < 2 {
             return None;
         }
-        let count = inserts.iter().map(|(_, positions)| positions.len()).sum();
+        let count = inserts.iter().map(|insert| insert.positions.len()).sum();
         let counters = &self.database.services().counters.operations;
         counters.insert.add(u64::try_from(count).unwrap_or(0));
-        let document = |position: &usize| {
-            let op = rest.get(*position)?;
-            op.args.value("document").as_document()
-        };
         let documents: Vec<_> = inserts
             .iter()
-            .map(|(collection, positions)| {
-                (collection.clone(), positions.iter().filter_map(document))
-            })
+            .map(|insert| (insert.collection.clone(), insert.documents.iter().copied()))
             .collect();
         let inserted = insert_measurements((self.database, self.operation), &documents);
-        let fine = || OpResult {
-            n: 1,
-            ..OpResult::default()
-        };
-        let mut outcomes: Vec<OpResult> = (0..count).map(|_| fine()).collect();
-        for ((_, positions), inserted) in inserts.iter().zip(inserted) {
+        let mut failed = HashMap::new();
+        for (SeriesInsert { positions, .. }, inserted) in inserts.iter().zip(inserted) {
             let errors = match inserted {
                 Ok((_, errors)) => errors,
                 Err(error) => (0..positions.len()).map(|at| (at, error.clone())).collect(),
             };
-            for (index, error) in errors {
-                outcomes[positions[index]] = OpResult {
-                    error: Some(error),
-                    ..OpResult::default()
-                };
-            }
+            failed.extend(errors.into_iter().map(|(at, error)| (positions[at], error)));
         }
-        Some(outcomes)
+        Some((count, failed))
     }
 
-    /// Returns the positions of the inserts that `ops` begins with, up to the first that is not into a time series, by their
-    /// collections.
-    fn by_series_collection(&self, ops: &[Op<'_>]) -> Vec<(Arc<Collection>, Vec<usize>)> {
+    /// Counts inserts, of which these failed, by their positions within the range.
+    fn record_inserts(
+        &mut self,
+        range: std::ops::Range<usize>,
+        mut errors: HashMap<usize, Error>,
+    ) -> Result<()> {
+        if errors.is_empty() && self.errors_only {
+            self.totals.inserted += range.len() as u64;
+            return Ok(());
+        }
+        for (number, at) in range.enumerate() {
+            let error = errors.remove(&number);
+            if let Some(error) = error.as_ref().filter(|error| error.is_of_command()) {
+                return Err(error.clone());
+            }
+            let n = u64::from(error.is_none());
+            let outcome = OpResult {
+                n,
+                error,
+                ..OpResult::default()
+            };
+            self.record(at, outcome);
+        }
+        Ok(())
+    }
+
+    /// Returns the inserts that `ops` begins with, up to the first that is not into a time series, by their collections.
+    fn by_series_collection<'o>(&self, ops: &[Op<'o>]) -> Vec<SeriesInsert<'o>> {
         let mut places: Vec<Option<usize>> = vec![None; self.namespaces.len()];
         let mut by_uuid: HashMap<[u8; 16], usize> = HashMap::new();
-        let mut inserts: Vec<(Arc<Collection>, Vec<usize>)> = Vec::new();
-        let ops = ops.iter().take_while(|op| op.kind == OpKind::Insert);
-        for (position, op) in ops.enumerate() {
+        let mut inserts: Vec<SeriesInsert<'o>> = Vec::new();
+        for (position, op) in ops.iter().enumerate() {
+            let Some(document) = op.inserted else { break };
             let place = match places[op.namespace] {
                 Some(place) => place,
                 None => {
@@ -418,12 +475,18 @@ impl Bulk<'_> {
                     // Two entries of nsInfo may have one name.
                     let place = *by_uuid.entry(collection.uuid).or_insert(inserts.len());
                     if place == inserts.len() {
-                        inserts.push((collection, Vec::new()));
+                        inserts.push(SeriesInsert {
+                            collection,
+                            positions: Vec::new(),
+                            documents: Vec::new(),
+                        });
                     }
                     *places[op.namespace].insert(place)
                 }
             };
-            inserts[place].1.push(position);
+            let insert = &mut inserts[place];
+            insert.positions.push(position);
+            insert.documents.push(document);
         }
         inserts
     }
@@ -583,4 +646,45 @@ fn reply(
         out.append(name, count_value(count));
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+
+    #[test]
+    fn plain_inserts_are_read_as_field_by_field() {
+        let inner = doc! {"a": 1, "b": "x"};
+        let mut cut = doc! {"insert": 1, "document": inner.clone()}
+            .as_bytes()
+            .to_vec();
+        let at = cut.len() - 1 - inner.as_bytes().len();
+        cut[at] -= 1;
+        let documents = [
+            doc! {"insert": 0, "document": inner.clone()},
+            doc! {"insert": 1, "document": Document::new()},
+            doc! {"insert": 2, "document": inner.clone()},
+            doc! {"insert": -1, "document": inner.clone()},
+            doc! {"insert": 1_i64, "document": inner.clone()},
+            doc! {"insert": 1.0, "document": inner.clone()},
+            doc! {"document": inner.clone(), "insert": 1},
+            doc! {"insert": 1, "document": inner.clone(), "multi": true},
+            doc! {"insert": 1, "document": 5},
+            doc! {"insert": 1, "documents": inner.clone()},
+            doc! {"insert": 1},
+            Document::from_bytes(cut).unwrap(),
+            doc! {"delete": 1, "filter": inner.clone()},
+        ];
+        let shown = |op: Result<Op<'_>>| match op {
+            Ok(op) => format!("{:?} {} {:?}", op.kind, op.namespace, op.inserted),
+            Err(error) => error.message,
+        };
+        for document in &documents {
+            let document = document.as_ref();
+            assert_eq!(shown(op(document, 2)), shown(op_by_fields(document, 2)));
+        }
+        let is_plain = |document: &&Document| plain_insert(document.as_ref(), 2).is_some();
+        assert_eq!(documents.iter().filter(is_plain).count(), 2);
+    }
 }

@@ -289,7 +289,7 @@ impl<'b> Parts<'b, '_> {
         let is_alike = |op: &Op<'_>| op.kind == OpKind::Insert && op.namespace == collection;
         let part = self.neighbours(rest, is_alike);
         let documents = part.iter().filter_map(|at| {
-            let document = self.op(*at).document.get("document").as_document();
+            let document = self.op(*at).inserted;
             document.map(|document| (*at, document))
         });
         let documents: Vec<Numbered<'_>> = documents.collect();
