@@ -205,7 +205,7 @@ impl FieldNames {
         }
     }
 
-    /// The slow path of [`Self::next`]: the name is new or long, or few bytes are left.
+    /// The slow path of [`Self::next`]: the name is new or long.
     #[inline(never)]
     fn next_slow<'a>(&mut self, elements: &mut Elements<'a>) -> Option<(Element<'a>, Option<u16>)> {
         let element = elements.next()?;
@@ -216,7 +216,19 @@ impl FieldNames {
     /// is not shorter than a window.
     #[inline(always)]
     fn find_at_start(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let (prefix, length) = NamePrefix::in_window(bytes.first_chunk()?)?;
+        let mut padded = [0; WINDOW];
+        let window = match bytes.first_chunk() {
+            Some(window) => window,
+            // The last field of a document.
+            None => {
+                padded[..bytes.len()].copy_from_slice(bytes);
+                &padded
+            }
+        };
+        let (prefix, length) = NamePrefix::in_window(window)?;
+        if length >= bytes.len() {
+            return None;
+        }
         Some((self.0.ids_with_prefix(prefix).next()?, length))
     }
 
@@ -302,9 +314,10 @@ mod tests {
                 let expected = (NamePrefix::of(name.as_bytes()), name.len());
                 if let Some(window) = element.first_chunk() {
                     assert_eq!(NamePrefix::in_window(window), Some(expected));
-                    let found = names.find_at_start(&element);
-                    assert_eq!(found, Some((id, name.len())), "{name}");
                 }
+                let found = names.find_at_start(&element);
+                assert_eq!(found, Some((id, name.len())), "{name}");
+                assert_eq!(names.find_at_start(name.as_bytes()), None);
                 let found = id_in_document(&mut names, name, behind);
                 assert_eq!(found, Some(id), "{name}");
             }

@@ -28,6 +28,7 @@
 
 use std::ops::Range;
 
+use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, type_code, varint};
@@ -408,11 +409,9 @@ impl TailEntry {
         if length > 0 {
             let length = usize::try_from(length).map_err(|_| malformed())?;
             let bytes = reader.take(length).ok_or_else(malformed)?;
-            let values = column::decode_values(bytes, self.rows);
-            let values = values.map_err(|e| damage(&e.to_string()))?;
-            return values
-                .iter()
-                .try_for_each(|value| sink.value(id, value.as_ref()));
+            let block = column::decode_block(bytes, self.rows);
+            let block = block.map_err(|e| damage(&e.to_string()))?;
+            return visit_block(&block, id, sink);
         }
         let (mut before, mut left) = (ValueRef::Missing, self.rows);
         while left > 0 {
@@ -431,6 +430,23 @@ impl TailEntry {
             left -= count.max(1);
         }
         Ok(())
+    }
+}
+
+/// Passes the values of a decoded column to `sink`.
+fn visit_block(block: &ColumnBlock, id: usize, sink: &mut impl EntrySink) -> Result<()> {
+    match block.data() {
+        BlockData::Int64(numbers) if block.is_all_present() => {
+            sink.numbers(id, type_code::INT64, numbers)
+        }
+        BlockData::DateTime(numbers) if block.is_all_present() => {
+            sink.numbers(id, type_code::DATE_TIME, numbers)
+        }
+        BlockData::Double(numbers) if block.is_all_present() => {
+            let bits = numbers.iter().map(|number| number.to_bits().cast_signed());
+            sink.numbers(id, type_code::DOUBLE, &bits.collect::<Vec<_>>())
+        }
+        _ => block.iter().try_for_each(|value| sink.value(id, value)),
     }
 }
 
