@@ -134,6 +134,8 @@ def influx_into():
     equal(rows, [{"time": START // 60 * 60, "host": "h1", "max": rows[0]["max"], "mean": rows[0]["mean"]}])
     missing = client.query("SELECT max(usage), max(missing) FROM cpu", epoch="s").raw["series"][0]
     equal(missing["values"], [[0, 29.5, None]])
+    missing = client.query("SELECT mean(usage) + mean(missing) FROM cpu", epoch="s").raw["series"][0]
+    equal(missing["values"], [[0, None]])
     client.drop_measurement("means")
 
 

@@ -30,6 +30,14 @@ pub(super) enum TransformKind {
 }
 
 impl TransformKind {
+    /// True if its values are doubles whatever it is applied to.
+    pub(super) fn is_float(&self) -> bool {
+        match self {
+            Self::Derivative { .. } | Self::MovingAverage(_) => true,
+            Self::Difference { .. } | Self::CumulativeSum => false,
+        }
+    }
+
     /// Returns how many windows before the first the function needs.
     pub(super) fn windows_before(&self) -> i64 {
         match self {

@@ -424,6 +424,7 @@ fn fields_that_the_measurement_does_not_have() {
         ("max(a), max(missing)", json!([[0, 5, null]])),
         ("max(missing), max(a)", json!([[0, null, 5]])),
         ("mean(a), count(missing)", json!([[0, 3, null]])),
+        ("mean(a) + mean(missing)", json!([[0, null]])),
         ("count(distinct(missing)), count(a)", json!([[0, null, 3]])),
         // A name beside one selector is of its document.
         ("max(a), missing", json!([[20000, 5, null]])),
@@ -445,7 +446,36 @@ fn fields_that_the_measurement_does_not_have() {
             "",
             json!([[0, 1, null], [20000, 5, null], [40000, null, null]]),
         ),
-        // No fill gives a value to a field that is not there.
+        // These give a number to a function of a field that is not there if its type does not depend on the field.
+        (
+            "count(a), count(missing), mean(missing), sum(missing), last(missing)",
+            "fill(1.5)",
+            json!([
+                [0, 1, 1, 1.5, null, null],
+                [20000, 2, 1, 1.5, null, null],
+                [40000, 1, 1, 1.5, null, null]
+            ]),
+        ),
+        (
+            "max(a), derivative(max(missing)), cumulative_sum(max(missing)), cumulative_sum(count(missing))",
+            "fill(3)",
+            json!([
+                [0, 1, 3, null, 3],
+                [20000, 5, 3, null, 3],
+                [40000, 3, 3, null, 3]
+            ]),
+        ),
+        (
+            "max(a) + mean(missing)",
+            "fill(0)",
+            json!([[0, 1], [20000, 5], [40000, 0]]),
+        ),
+        // A point makes a row.
+        (
+            "max(a) + mean(missing)",
+            "fill(none)",
+            json!([[0, null], [20000, null]]),
+        ),
         (
             "max(a), max(missing)",
             "fill(7)",

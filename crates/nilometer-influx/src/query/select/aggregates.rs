@@ -15,6 +15,7 @@ use super::super::{POINTS_MAX, Store};
 use super::plan::{Aggregate, AggregateFunction, Leaf};
 use super::{Query, Row, SeriesKey, check_points};
 use crate::influxql::ast::Fill;
+use crate::line_protocol::FieldType;
 
 /// The rank of the larger of the two values in the middle: of up to a billion values.
 const ABOVE_HALF: f64 = 0.500_000_000_001;
@@ -343,22 +344,29 @@ fn rows(
             _ => None,
         })
         .collect();
+    let leaves = query.plan.leaves.iter();
+    let without_field: Vec<Cell> = leaves.map(|leaf| fill_without_field(leaf, fill)).collect();
     let plain = |leaf: &Leaf| matches!(leaf, Leaf::Aggregate(_));
     let shows_empty = fill != Fill::None && query.plan.leaves.iter().any(plain);
     let mut out = Vec::new();
     for (start, values) in starts.iter().zip(&table) {
         let time = query.row_time(*start);
-        let mut leaves = Vec::with_capacity(query.plan.leaves.len());
-        for (leaf, transform) in query.plan.leaves.iter().zip(&mut transforms) {
-            let number = leaf
-                .aggregate()
-                .and_then(|one| aggregates.iter().position(|known| known == one));
+        let mut leaves = without_field.clone();
+        // A point of a function that is read makes a row, also if nothing can be computed of it.
+        let mut has_point = shows_empty;
+        let each = query.plan.leaves.iter().zip(&mut transforms);
+        for ((leaf, transform), cell) in each.zip(&mut leaves) {
+            let Some(aggregate) = leaf.aggregate() else {
+                continue;
+            };
+            let number = aggregates.iter().position(|known| known == aggregate);
             let value = number.and_then(|number| values.get(number)).cloned();
             let value = value.unwrap_or_default();
-            leaves.push(match transform {
+            *cell = match transform {
                 Some(transform) => transform.push(time, &value),
                 None => value,
-            });
+            };
+            has_point |= !cell.is_null();
         }
         if *start < first {
             continue;
@@ -367,11 +375,29 @@ fn rows(
         let cells: Vec<Cell> = columns
             .map(|column| column.node.evaluate(&leaves))
             .collect();
-        if shows_empty || cells.iter().any(|cell| !cell.is_null()) {
+        if has_point || cells.iter().any(|cell| !cell.is_null()) {
             out.push((time, cells));
         }
     }
     Ok(out)
+}
+
+/// Returns the value that a function of a field that the measurement does not have shows in all windows. Only a number is shown, as in
+/// InfluxDB by functions whose type does not depend on the field.
+fn fill_without_field(leaf: &Leaf, fill: Fill) -> Cell {
+    match (fill, leaf.type_without_field()) {
+        (Fill::Value(value), Some(kind)) => fill_number(value, kind == FieldType::Integer),
+        _ => Cell::Null,
+    }
+}
+
+/// Returns the number that windows without a value show.
+#[allow(clippy::cast_possible_truncation, reason = "as InfluxDB does")]
+fn fill_number(value: f64, is_integer: bool) -> Cell {
+    match is_integer {
+        true => Cell::Integer(value as i64),
+        false => Cell::Float(value),
+    }
 }
 
 /// Returns the windows of a series: those with values, or all of the range.
@@ -411,11 +437,7 @@ fn fill_column(table: &mut [WindowValues], number: usize, aggregate: &Aggregate,
     );
     let constant = match fill {
         Fill::Null if is_count => Some(Cell::Integer(0)),
-        #[allow(clippy::cast_possible_truncation, reason = "it is a whole number")]
-        Fill::Value(value) if aggregate.is_integer && value.fract() == 0.0 => {
-            Some(Cell::Integer(value as i64))
-        }
-        Fill::Value(value) => Some(Cell::Float(value)),
+        Fill::Value(value) => Some(fill_number(value, aggregate.is_integer)),
         _ => None,
     };
     let mut last: Option<(usize, Cell)> = None;

@@ -113,6 +113,29 @@ impl Leaf {
         }
     }
 
+    /// Returns the type of the values of a function of a field that the measurement does not have. `None` if it would be that of the
+    /// field, and for other leaves.
+    pub(super) fn type_without_field(&self) -> Option<FieldType> {
+        match self {
+            Self::MissingAggregate(function) => match function {
+                AggregateFunction::Count | AggregateFunction::CountDistinct => {
+                    Some(FieldType::Integer)
+                }
+                AggregateFunction::Mean | AggregateFunction::Median | AggregateFunction::StdDev => {
+                    Some(FieldType::Float)
+                }
+                _ => None,
+            },
+            Self::Transform(kind, inner) if matches!(**inner, Self::MissingAggregate(_)) => {
+                match kind.is_float() {
+                    true => Some(FieldType::Float),
+                    false => inner.type_without_field(),
+                }
+            }
+            _ => None,
+        }
+    }
+
     /// True if its values are those of windows.
     fn is_of_windows(&self) -> bool {
         match self {
