@@ -1,16 +1,17 @@
-//! Lists of the sealed buckets of each collection, from one scan to the next.
+//! Lists of the buckets of each collection, from one scan to the next.
 //!
 //! ```text
 //! ids       ────[ covered: every sealed document in this range is listed, at one version of their keyspace ]────►
 //!               b1   b2   b3        b4   b5   b6             the opened buckets, while the bucket cache holds them
-//!           ──────[ settled: no open document and no tail, at one version of those two keyspaces ]────────────────►
+//!           ──────[ known: every bucket with an open document or a tail is listed, at one version of those two ]──►
+//!                                        u1   u2             the ids of these buckets
 //! ```
 //!
-//! A scan within the covered range takes opened buckets from the list; within the settled range it reads nothing from
-//! storage. Versions come from the snapshot that the scan would read ([`Snapshot::version`]): two snapshots with the same
+//! A scan within the covered range takes opened buckets from the list. Within the known range it reads nothing from
+//! storage if the bucket cache has the unsealed buckets at its versions. Versions come from the snapshot that the scan would read ([`Snapshot::version`]): two snapshots with the same
 //! version show the same keys, so a write shows as another version and writers need not invalidate the list. Sealed
-//! documents change when a bucket is sealed or modified. Tails change with every insert, and a scan then reads them
-//! beside the list.
+//! documents change when a bucket is sealed or modified. Tails change with every insert, and a scan then reads them, and open
+//! documents, beside the list.
 //!
 //! Each collection has one covered range, the one that was read last; a read of an adjacent range extends it. The list
 //! holds weak references: the bucket cache decides what stays in memory ([`super::bucket_cache`]).
@@ -28,6 +29,9 @@ use crate::timeseries::format::keyspaces::BucketKeyspaces;
 /// Memory of a listed bucket: its entry, and the allocation that a weak reference keeps after the eviction.
 const LISTED_BYTES: usize =
     size_of::<ListedBucket>() + size_of::<StoredBucket>() + 2 * size_of::<usize>();
+
+/// Memory of the id of an unsealed bucket.
+const UNSEALED_BYTES: usize = size_of::<[u8; 12]>();
 
 /// Default limit of all lists together, in bytes.
 pub(crate) const SEALED_LIST_BYTES_MAX: usize = (1 << 17) * LISTED_BYTES;
@@ -64,8 +68,16 @@ struct SealedBucketList {
     covered: KeyRange,
     /// Ascending. Evicted ones are read from storage.
     buckets: Vec<ListedBucket>,
-    /// A range without open documents and tails, and the versions of the two keyspaces.
-    settled: Option<((u64, u64), KeyRange)>,
+    unsealed: Option<UnsealedBuckets>,
+}
+
+/// The buckets of a range that have an open document or a tail.
+struct UnsealedBuckets {
+    /// The versions of the open documents and of the tails.
+    versions: (u64, u64),
+    range: KeyRange,
+    /// Ascending.
+    ids: Vec<[u8; 12]>,
 }
 
 /// Sealed buckets that a scan takes from the list.
@@ -76,8 +88,40 @@ pub(crate) struct ListedRange {
     pub(crate) range: KeyRange,
     /// The range is all that the scan requested.
     pub(crate) all: bool,
-    /// The range has no open document and no tail.
-    pub(crate) is_settled: bool,
+    /// The buckets of the range with an open document or a tail, in the order of the scan; `None` if that is not known.
+    pub(crate) unsealed: Option<Vec<[u8; 12]>>,
+}
+
+impl ListedRange {
+    /// True if the range has no open document and no tail.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsealed.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// Adds the first unsealed buckets, at most `buckets_max`. The range ends at the last one if others follow.
+    fn add_unsealed(&mut self, known: &UnsealedBuckets, direction: Direction, buckets_max: usize) {
+        let from = known
+            .ids
+            .partition_point(|id| id[..] < self.range.start[..]);
+        let to = known.ids.partition_point(|id| self.range.ends_after(id));
+        let within = known.ids.get(from..to).unwrap_or_default();
+        let cut = within.len().saturating_sub(buckets_max);
+        let ids: Vec<[u8; 12]> = match direction {
+            Direction::Forward => within.iter().take(buckets_max).copied().collect(),
+            Direction::Backward => within.iter().rev().take(buckets_max).copied().collect(),
+        };
+        if let Some(last) = ids.last().filter(|_| cut > 0) {
+            self.all = false;
+            match direction {
+                Direction::Forward => self.range.end = Some(end_of(*last)),
+                Direction::Backward => self.range.start = last.to_vec(),
+            }
+            let range = &self.range;
+            let is_within = |id: [u8; 12]| range.start[..] <= id[..] && range.ends_after(&id);
+            self.buckets.retain(|bucket| is_within(bucket.id().0));
+        }
+        self.unsealed = Some(ids);
+    }
 }
 
 /// The lists of one database.
@@ -91,8 +135,12 @@ impl Default for SealedBucketLists {
 
 /// Returns the memory of all lists, in bytes.
 fn listed_bytes(lists: &HashMap<KeyspaceId, SealedBucketList>) -> usize {
-    let listed = lists.values().map(|list| list.buckets.capacity());
-    listed.sum::<usize>() * LISTED_BYTES
+    let listed = lists.values().map(|list| {
+        let unsealed = list.unsealed.as_ref();
+        let unsealed = unsealed.map_or(0, |known| known.ids.capacity());
+        list.buckets.capacity() * LISTED_BYTES + unsealed * UNSEALED_BYTES
+    });
+    listed.sum()
 }
 
 impl SealedBucketLists {
@@ -123,9 +171,12 @@ impl SealedBucketLists {
             Direction::Forward => list.first(range, buckets_max),
             Direction::Backward => list.last(range, buckets_max),
         }?;
-        listed.is_settled = list.settled.as_ref().is_some_and(|(of, settled)| {
-            *of == (versions.open, versions.tail) && settled.contains(&listed.range)
+        let unsealed = list.unsealed.as_ref().filter(|known| {
+            known.versions == (versions.open, versions.tail) && known.range.contains(&listed.range)
         });
+        if let Some(known) = unsealed {
+            listed.add_unsealed(known, direction, buckets_max);
+        }
         Some(listed)
     }
 
@@ -142,21 +193,26 @@ impl SealedBucketLists {
                 list.add(&range, found);
             }
             known => {
-                let settled = known.and_then(|list| list.settled.take());
+                let unsealed = known.and_then(|list| list.unsealed.take());
                 let list = SealedBucketList {
                     sealed: versions.sealed,
                     covered: range,
                     buckets: found,
-                    settled,
+                    unsealed,
                 };
                 lists.insert(versions.of, list);
             }
         }
+        self.make_room(&mut lists, versions.of);
+    }
+
+    /// Forgets lists if they take too much memory, that of `of` last.
+    fn make_room(&self, lists: &mut HashMap<KeyspaceId, SealedBucketList>, of: KeyspaceId) {
         let bytes_max = self.0.bytes_max();
-        if listed_bytes(&lists) > bytes_max {
-            lists.retain(|of, _| *of == versions.of);
+        if listed_bytes(lists) > bytes_max {
+            lists.retain(|other, _| *other == of);
         }
-        if listed_bytes(&lists) > bytes_max {
+        if listed_bytes(lists) > bytes_max {
             lists.clear();
         }
     }
@@ -166,19 +222,40 @@ impl SealedBucketLists {
         self.0.lock().remove(&of);
     }
 
-    /// Records that a range has no open document and no tail.
-    pub(crate) fn record_settled(&self, versions: KeyspaceVersions, range: KeyRange) {
+    /// Records all buckets of a range that have an open document or a tail, ascending.
+    pub(crate) fn record_unsealed(
+        &self,
+        versions: KeyspaceVersions,
+        range: KeyRange,
+        ids: Vec<[u8; 12]>,
+    ) {
         let mut lists = self.0.lock();
         let Some(list) = lists.get_mut(&versions.of) else {
             return;
         };
         let of = (versions.open, versions.tail);
-        match &mut list.settled {
-            Some((known, settled)) if *known == of && settled.touches(&range) => {
-                settled.extend(&range)
+        match &mut list.unsealed {
+            Some(known) if known.versions == of && known.range.touches(&range) => {
+                known.add(&range, ids);
             }
-            settled => *settled = Some((of, range)),
+            known => {
+                *known = Some(UnsealedBuckets {
+                    versions: of,
+                    range,
+                    ids,
+                });
+            }
         }
+        self.make_room(&mut lists, versions.of);
+    }
+}
+
+impl UnsealedBuckets {
+    fn add(&mut self, range: &KeyRange, found: Vec<[u8; 12]>) {
+        let from = self.ids.partition_point(|id| id[..] < range.start[..]);
+        let to = self.ids.partition_point(|id| range.ends_after(id));
+        self.ids.splice(from..to.max(from), found);
+        self.range.extend(range);
     }
 }
 
@@ -218,7 +295,7 @@ impl SealedBucketList {
             range: KeyRange { end, ..known },
             buckets,
             all,
-            is_settled: false,
+            unsealed: None,
         })
     }
 
@@ -250,7 +327,7 @@ impl SealedBucketList {
             range: KeyRange { start, ..known },
             buckets,
             all,
-            is_settled: false,
+            unsealed: None,
         })
     }
 }
@@ -316,7 +393,7 @@ mod tests {
                 .iter()
                 .map(|bucket| bucket.id().0[0])
                 .collect();
-            (ids, listed.all, listed.is_settled)
+            (ids, listed.all, listed.is_settled())
         })
     }
 
@@ -388,17 +465,64 @@ mod tests {
         let held: Vec<_> = (0..10).map(bucket).collect();
         let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
         lists.record(versions(1, 1), range(0, None), listed);
-        lists.record_settled(versions(1, 1), range(2, Some(5)));
-        lists.record_settled(versions(1, 1), range(5, Some(7)));
+        lists.record_unsealed(versions(1, 1), range(2, Some(5)), Vec::new());
+        lists.record_unsealed(versions(1, 1), range(5, Some(7)), Vec::new());
         let settled = |versions, from, to| {
             let listed = lists.first_of(versions, &range(from, Some(to)), Direction::Forward, 99);
-            listed.unwrap().is_settled
+            listed.unwrap().is_settled()
         };
         assert!(settled(versions(1, 1), 2, 7) && settled(versions(1, 1), 3, 4));
         assert!(!settled(versions(1, 1), 1, 7) && !settled(versions(1, 1), 2, 8));
         assert!(!settled(versions(1, 2), 3, 4));
-        lists.record_settled(versions(1, 2), range(3, Some(4)));
+        lists.record_unsealed(versions(1, 2), range(3, Some(4)), Vec::new());
         assert!(settled(versions(1, 2), 3, 4) && !settled(versions(1, 1), 3, 4));
+    }
+
+    #[test]
+    fn unsealed_buckets_are_listed_in_the_order_of_the_scan() {
+        let lists = SealedBucketLists::default();
+        let held: Vec<_> = (0..20).step_by(2).map(bucket).collect();
+        let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
+        lists.record(versions(1, 1), range(0, None), listed);
+        let ids = |ids: &[u8]| ids.iter().map(|id| [*id; 12]).collect::<Vec<_>>();
+        lists.record_unsealed(versions(1, 1), range(8, None), ids(&[9, 11, 30, 31, 32]));
+        // Neighbours, of which one was read again.
+        lists.record_unsealed(versions(1, 1), range(0, Some(10)), ids(&[3, 5, 9]));
+        let read = |from, to, direction, buckets_max| {
+            let listed = lists.first_of(versions(1, 1), &range(from, to), direction, buckets_max);
+            let listed = listed.unwrap();
+            let sealed: Vec<u8> = listed.buckets.iter().map(|b| b.id().0[0]).collect();
+            let unsealed = listed.unsealed.unwrap();
+            let unsealed: Vec<u8> = unsealed.iter().map(|id| id[0]).collect();
+            (sealed, unsealed, listed.all)
+        };
+        let (forward, backward) = (Direction::Forward, Direction::Backward);
+        assert_eq!(
+            read(4, Some(10), forward, 9),
+            (vec![4, 6, 8], vec![5, 9], true)
+        );
+        assert_eq!(
+            read(4, Some(10), backward, 9),
+            (vec![8, 6, 4], vec![9, 5], true)
+        );
+        // What is behind the last of too many is left for the next chunk.
+        assert_eq!(read(2, None, forward, 99).1, vec![3, 5, 9, 11, 30, 31, 32]);
+        assert_eq!(
+            read(2, Some(12), forward, 3),
+            (vec![2, 4, 6], vec![3, 5], false)
+        );
+        assert_eq!(
+            read(9, None, forward, 2),
+            (vec![10, 12], vec![9, 11], false)
+        );
+        assert_eq!(read(19, None, forward, 2), (vec![], vec![30, 31], false));
+        assert_eq!(
+            read(3, Some(12), backward, 2),
+            (vec![10, 8], vec![11, 9], false)
+        );
+        assert_eq!(read(17, None, backward, 2), (vec![], vec![32, 31], false));
+        let newer = lists.first_of(versions(1, 2), &range(4, None), forward, 9);
+        assert!(newer.unwrap().unsealed.is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Scans of buckets in the order of their ids, or in the order of an index.
 //!
 //! ```text
-//! range of ids ──► list of sealed buckets: covered, settled? ─► opened buckets
+//! range of ids ──► list of buckets: covered, in the cache? ───► opened buckets
 //!                     └ no: storage_iterator ─► bytes and tails ─► cache: same state? ─► opened bucket
 //! ids of an index ► cache: valid at these versions? └ no: point_reads ─┘      └ no: open, fold ─┘
 //! ```
@@ -35,7 +35,7 @@ use self::storage_iterator::{BucketChunk, ChunkBounds, RawBucket, StoredForm};
 use super::cache::ReadCache;
 use super::cache::bucket_cache;
 use super::cache::opened_bucket::StoredBucket;
-use super::cache::sealed_bucket_list::{KeyspaceVersions, ListedBucket};
+use super::cache::sealed_bucket_list::{KeyspaceVersions, ListedBucket, ListedRange};
 use super::format::bucket_document::{Layout, damaged};
 use super::format::key_range::{KeyRange, end_of};
 use super::format::keyspaces::BucketKeyspaces;
@@ -391,10 +391,14 @@ impl StoredBuckets {
         let versions = KeyspaceVersions::of(&*snapshot, self.keyspaces);
         let lists = &self.reader.cache.sealed_lists;
         let listed = versions.and_then(|v| lists.first_of(v, &range, direction, buckets_max));
-        if let Some(listed) = listed.as_ref().filter(|listed| listed.is_settled) {
-            self.done = listed.all;
-            self.after = listed.buckets.last().map(|bucket| bucket.id().0);
-            self.ready.extend(listed.buckets.iter().cloned().map(Ok));
+        let in_memory = listed.as_ref().and_then(|listed| {
+            let buckets = self.in_memory(listed, versions)?;
+            Some((buckets, listed.all))
+        });
+        if let Some((buckets, all)) = in_memory {
+            self.done = all;
+            self.after = buckets.last().map(|bucket| bucket.id().0);
+            self.ready.extend(buckets.into_iter().map(Ok));
             return Ok(());
         }
         let was_listed = listed.is_some();
@@ -409,10 +413,11 @@ impl StoredBuckets {
         let BucketChunk {
             buckets,
             all,
-            settled,
+            range: chunk_range,
         } = chunk;
         self.done = all;
         let mut sealed = Vec::with_capacity(buckets.len());
+        let mut unsealed = Vec::new();
         for raw in buckets {
             let id = raw.id;
             self.after = Some(id);
@@ -423,18 +428,53 @@ impl StoredBuckets {
                 let opened = bucket.as_ref().ok().filter(|_| is_alone);
                 sealed.push((id, opened.map_or_else(Weak::new, Arc::downgrade)));
             }
+            if !is_alone {
+                unsealed.push(id);
+            }
             self.ready.push_back(bucket);
         }
-        let cache = &self.reader.cache;
-        if let Some(versions) = versions.filter(|_| cache.buckets.is_enabled()) {
+        let is_enabled = self.reader.cache.buckets.is_enabled();
+        if let Some(versions) = versions.filter(|_| is_enabled) {
             if !was_listed {
                 self.record(versions, range, sealed);
             }
-            if let Some(settled) = settled {
-                cache.sealed_lists.record_settled(versions, settled);
-            }
+            self.record_unsealed(versions, chunk_range, unsealed);
         }
         Ok(())
+    }
+
+    /// Records the buckets of a chunk that have an open document or a tail.
+    fn record_unsealed(
+        &self,
+        versions: KeyspaceVersions,
+        range: KeyRange,
+        mut unsealed: Vec<[u8; 12]>,
+    ) {
+        if self.range.backward {
+            unsealed.reverse();
+        }
+        let lists = &self.reader.cache.sealed_lists;
+        lists.record_unsealed(versions, range, unsealed);
+    }
+
+    /// Returns all buckets of a listed range in the order of the scan; `None` if one must be read from storage.
+    fn in_memory(
+        &self,
+        listed: &ListedRange,
+        versions: Option<KeyspaceVersions>,
+    ) -> Option<Vec<Arc<StoredBucket>>> {
+        let unsealed = listed.unsealed.as_deref()?;
+        if unsealed.is_empty() {
+            return Some(listed.buckets.clone());
+        }
+        let unsealed = self.reader.cache.buckets.get_at(versions, unsealed);
+        let unsealed = unsealed.into_iter().collect::<Option<Vec<_>>>()?;
+        let mut all = [&listed.buckets[..], &unsealed].concat();
+        all.sort_by_key(|bucket| bucket.id().0);
+        if self.range.backward {
+            all.reverse();
+        }
+        Some(all)
     }
 
     /// Records the sealed buckets of a range up to the last bucket of the chunk.
@@ -463,7 +503,7 @@ impl StoredBuckets {
         let lists = &self.reader.cache.sealed_lists;
         let listed = KeyspaceVersions::of(&*snapshot, self.keyspaces)
             .and_then(|versions| lists.first_of(versions, range, self.direction(), self.chunk));
-        Ok(listed.is_some_and(|listed| listed.is_settled))
+        Ok(listed.is_some_and(|listed| listed.is_settled()))
     }
 }
 
@@ -478,5 +518,66 @@ impl Iterator for StoredBuckets {
             }
         }
         self.ready.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Value, doc};
+
+    use super::*;
+    use crate::timeseries::tests::Fixture;
+
+    #[test]
+    fn buckets_with_tails_are_read_once_while_nobody_writes() {
+        let f = Fixture::new();
+        let one = |series: i64| {
+            let time = Value::DateTime(series % 7 * 1000);
+            doc! {"_id": series, "t": time, "m": series % 100, "v": series}
+        };
+        let documents: Vec<Document> = (0..300).map(one).collect();
+        f.insert(&documents, true);
+        let reader = &f.timeseries.reader;
+        let scan = |backward| {
+            let range = BucketRange {
+                backward,
+                ..BucketRange::default()
+            };
+            reader.scan(&f.collection, range).unwrap()
+        };
+        let from_memory = |backward| {
+            let scan = scan(backward);
+            let snapshot = reader.engine.snapshot().unwrap();
+            let versions = KeyspaceVersions::of(&*snapshot, scan.keyspaces);
+            let lists = &reader.cache.sealed_lists;
+            let (range, direction) = (scan.remaining(), scan.direction());
+            let listed = lists.first_of(versions?, &range, direction, FIRST_BUCKETS)?;
+            Some(scan.in_memory(&listed, versions)?.len())
+        };
+        let ids = |backward| {
+            let buckets = scan(backward).map(|bucket| bucket.unwrap().id().0);
+            buckets.collect::<Vec<_>>()
+        };
+        assert_eq!(from_memory(false), None);
+        let read = ids(false);
+        assert_eq!(read.len(), 100);
+        for backward in [false, true] {
+            assert_eq!(from_memory(backward), Some(FIRST_BUCKETS));
+            let mut again = ids(backward);
+            if backward {
+                again.reverse();
+            }
+            assert_eq!(again, read);
+        }
+        f.insert(
+            &[doc! {"_id": 500, "t": Value::DateTime(0), "m": 7, "v": 1}],
+            true,
+        );
+        assert_eq!(from_memory(false), None);
+        let mut again = ids(true);
+        again.retain(|id| read.contains(id));
+        assert_eq!(again.len(), 100);
+        assert_eq!(from_memory(true), Some(FIRST_BUCKETS));
+        assert_eq!(from_memory(false), Some(FIRST_BUCKETS));
     }
 }

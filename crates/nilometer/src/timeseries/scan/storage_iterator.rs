@@ -83,8 +83,8 @@ pub(crate) struct BucketChunk {
     pub(crate) buckets: Vec<RawBucket>,
     /// No bucket follows within the bounds.
     pub(crate) all: bool,
-    /// The range of the chunk, if it has no open document and no tail.
-    pub(crate) settled: Option<KeyRange>,
+    /// The range in which these are all buckets.
+    pub(crate) range: KeyRange,
 }
 
 /// Returns the next buckets within the bounds. Sealed documents in `listed` are not read.
@@ -120,17 +120,15 @@ pub(crate) fn next_buckets(
     let (start, end) = (&extent.range.start, extent.range.end.as_deref());
     let tails = snapshot.scan(keyspaces.tail, start, end, bounds.direction)?;
     let mut tails = Cursor::new(tails)?;
-    let is_settled = open.is_empty() && tails.id().is_none();
-    let mut chunk = BucketChunk {
-        buckets: Vec::new(),
-        all: extent.all,
-        settled: is_settled.then_some(extent.range),
-    };
-    while chunk.buckets.len() < bounds.buckets_max {
-        let ids = [front(&sealed), front(&open), tails.id()];
-        let Some(id) = first(ids, backward) else {
-            return Ok(chunk);
-        };
+    let mut buckets: Vec<RawBucket> = Vec::new();
+    while let Some(id) = first([front(&sealed), front(&open), tails.id()], backward) {
+        if let Some(last) = buckets
+            .last()
+            .filter(|_| buckets.len() >= bounds.buckets_max)
+        {
+            extent.end_at(last.id, bounds.direction);
+            break;
+        }
         let of_bucket = |documents: &mut Documents| {
             let is_it = front(documents) == Some(id);
             is_it.then(|| documents.pop_front()).flatten()
@@ -143,15 +141,18 @@ pub(crate) fn next_buckets(
         if backward {
             tail.reverse();
         }
-        chunk.buckets.push(RawBucket {
+        buckets.push(RawBucket {
             id,
             is_sealed: sealed.is_some(),
             document: open.or(sealed).map(|(_, document)| document),
             tail,
         });
     }
-    chunk.all = false;
-    Ok(chunk)
+    Ok(BucketChunk {
+        buckets,
+        all: extent.all,
+        range: extent.range,
+    })
 }
 
 /// Documents with the ids of their buckets, in the order of the scan.
