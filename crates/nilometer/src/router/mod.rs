@@ -8,7 +8,7 @@
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
 //! key_changes what an update writes into the key of a document
-//! placement   chunks, history, primaries
+//! placement   chunks, history, primaries; `partition_cache` has the partitions of the keys of one batch
 //! stored      the placements in the router's engine
 //! moves       documents of ordinary collections that move between partitions
 //! balancing   which ranges go elsewhere so that all partitions are written at one rate
@@ -26,6 +26,7 @@ mod key_changes;
 mod message;
 mod moves;
 mod partition;
+mod partition_cache;
 mod placement;
 mod report;
 mod shard_key;
@@ -52,6 +53,7 @@ pub(crate) use self::balancing::{ActiveWindow, BalancerMemory, KeyWeights, Loads
 pub(crate) use self::key_changes::{changes_key, narrowed};
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::partition::{command, error_of, wait, write_request};
+pub(crate) use self::partition_cache::PartitionCache;
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};

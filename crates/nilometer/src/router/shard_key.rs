@@ -86,6 +86,12 @@ impl ShardKey {
         self.parts.iter().any(|part| part.is_hashed)
     }
 
+    /// True if a part of the key is the time of measurements.
+    pub(crate) fn has_time(&self) -> bool {
+        let mut parts = self.parts.iter();
+        self.is_timeseries && parts.any(|part| part.stored.starts_with(TIME_PREFIX))
+    }
+
     /// True if an index with this key begins with the shard key.
     pub(crate) fn is_prefix_of(&self, index: DocRef<'_>) -> bool {
         let mut fields = index.iter();

@@ -19,7 +19,9 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{
     DocumentSequence, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
-use crate::router::{PendingReply, Placement, Router, version_asked, wait, write_request};
+use crate::router::{
+    PartitionCache, PendingReply, Placement, Router, version_asked, wait, write_request,
+};
 use crate::write::with_id;
 
 pub(super) fn run(
@@ -244,8 +246,9 @@ impl<'c> Insert<'c> {
         is_ordered: bool,
     ) -> (Vec<Batch<'d>>, Option<(usize, Document)>) {
         let mut batches: Vec<Batch<'d>> = Vec::new();
+        let mut partitions = PartitionCache::new(placement);
         for (at, document) in documents {
-            let partition = match partition_of(placement, *document) {
+            let partition = match partition_of(placement, &mut partitions, *document) {
                 Ok(partition) => partition,
                 Err(error) => {
                     let error = write_error(*at, &error);
@@ -401,7 +404,11 @@ impl<'c> Insert<'c> {
 }
 
 /// Returns the partition for a new document.
-fn partition_of(placement: &Placement, document: DocRef<'_>) -> Result<usize> {
+fn partition_of(
+    placement: &Placement,
+    partitions: &mut PartitionCache<'_>,
+    document: DocRef<'_>,
+) -> Result<usize> {
     let sharding = placement.sharding.as_ref();
     let is_by_key = sharding.is_some_and(|sharding| !sharding.key.is_timeseries());
     if is_by_key && !document.contains("_id") {
@@ -410,7 +417,7 @@ fn partition_of(placement: &Placement, document: DocRef<'_>) -> Result<usize> {
             "the collection was sharded while the insert began: repeat it",
         ));
     }
-    placement.partition_of(document)
+    partitions.partition_of(document)
 }
 
 /// Returns an entry of `writeErrors` with another position.
