@@ -131,7 +131,12 @@ const checks = {
     equal(shell.gardeners.replaceOne({ name: "n6" }, { _id: 6, name: "six" }).modifiedCount, 1);
     equal(shell.gardeners.findOneAndUpdate({}, { $set: { first: 1 } }, { sort: { _id: -1 } })._id, 1000);
     equal(shell.ranges.updateOne({ k: 55 }, { $set: { x: 1 } }).modifiedCount, 1);
-    equal(codeOf(() => shell.ranges.updateOne({ k: 55 }, { $inc: { k: 1 } })), 115);
+    // A shard key changes, here to another partition and back.
+    equal(codeOf(() => shell.ranges.updateOne({ x: 1 }, { $inc: { k: 1 } })), 31025);
+    equal(codeOf(() => shell.ranges.updateMany({ k: 55 }, { $inc: { k: 1 } })), 72);
+    equal(shell.ranges.updateOne({ k: 55 }, { $inc: { k: 100 } }).modifiedCount, 1);
+    equal(shell.ranges.findOneAndUpdate({ k: 155 }, { $set: { k: 55 } }, { returnDocument: "after" }).k, 55);
+    equal(shell.ranges.find({ k: { $in: [55, 155] } }).itcount(), 1);
   },
 
   rollups_and_outputs() {

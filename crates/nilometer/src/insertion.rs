@@ -46,6 +46,12 @@ pub struct InsertOptions<'a> {
     pub record: Option<&'a dyn BatchRecord>,
 }
 
+/// Decides whether an update may change a document as it would.
+pub trait ChangeGuard {
+    /// Fails if the document must not change so. The position is that of the array element that the filter matched.
+    fn check(&self, before: &Document, after: &Document, position: Option<usize>) -> Result<()>;
+}
+
 /// What a write that clients may repeat stores in the engine batches of its changes, so that a repetition is recognized.
 ///
 /// The writer notes each change before it commits the batch that has it, and adds the record to every batch that changes

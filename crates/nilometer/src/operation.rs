@@ -20,7 +20,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-pub use self::routed::{PartMetadata, PartRequest, PlacementVersion, RoutedRequest};
+pub use self::routed::{
+    AcceptedDocument, GuardedKey, PartMetadata, PartRequest, PlacementVersion, RoutedRequest,
+};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvaluationCounters, EvaluationLimits, Interrupt, WallClock};
 use crate::session::{ApiParameters, ClientMetadata, SessionId, UserName};
@@ -532,6 +534,16 @@ impl OperationContext {
     pub(crate) fn upserted(&self) -> Option<DocRef<'_>> {
         let routed = self.routed.as_ref()?;
         routed.upserted.as_ref().map(Document::as_ref)
+    }
+
+    /// Returns the shard key that an update must not change.
+    pub(crate) fn guarded_key(&self) -> Option<&GuardedKey> {
+        self.routed.as_ref()?.guarded_key.as_ref()
+    }
+
+    /// Returns the document of another partition that an update gives this one.
+    pub(crate) fn accepted(&self) -> Option<&AcceptedDocument> {
+        self.routed.as_ref()?.accepted.as_ref()
     }
 
     /// Makes a context for internal work: no deadline, no session.

@@ -1,5 +1,5 @@
 //! Nodes of a cluster that are killed, paused, stopped and started under load, while ranges move, also with their documents, the
-//! balancer is on, and collections come and go.
+//! balancer is on, shard keys of documents change, and collections come and go.
 //!
 //! Writers repeat what failed as drivers do, with the numbers of their statements, at any node. During the rounds a count is never
 //! below what was acknowledged before it nor above what was begun before its end; after them each measurement and each document is
@@ -29,6 +29,9 @@ const KEYS: i64 = 64;
 /// Bytes of a document: so the balancer finds partitions that are far apart.
 const DOCUMENT_BYTES: usize = 2000;
 
+/// The code of a command that has waited too long for others.
+const LOCK_TIMEOUT: i32 = 24;
+
 /// Longest time for one write.
 const WRITE_MAX: Duration = Duration::from_secs(120);
 
@@ -49,6 +52,8 @@ struct Load {
     documents: Written,
     /// Increments of documents.
     increments: AtomicI64,
+    /// Documents whose shard key was changed.
+    key_changes: AtomicI64,
     is_ended: AtomicBool,
 }
 
@@ -95,8 +100,10 @@ impl<'l> Writer<'l> {
                 return;
             }
             let labels = reply.get_array("errorLabels").cloned().unwrap_or_default();
+            // Reads of a collection may keep an update of a shard key waiting for too long.
+            let is_late = reply.get_i32("code").ok() == Some(LOCK_TIMEOUT);
             let may_repeat = labels.contains(&Bson::from("RetryableWriteError"));
-            assert!(may_repeat, "{reply}");
+            assert!(may_repeat || is_late, "{reply}");
         }
     }
 }
@@ -163,6 +170,16 @@ impl Load {
             let one = doc! { "q": filter, "u": { "$inc": { "c": 1_i64 } } };
             writer.write(doc! { "update": "docs", "updates": [one] }, 1);
             self.increments.fetch_add(1, Ordering::SeqCst);
+            if writer.random.below(4) == 0 {
+                // It goes to another partition in most cases.
+                let key = i64::try_from(writer.random.below(KEYS as u64)).expect("a number");
+                let filter = doc! { "_id": chosen, "k": chosen % KEYS };
+                let one =
+                    doc! { "q": filter, "u": { "$set": { "k": key }, "$inc": { "c": 1_i64 } } };
+                writer.write(doc! { "update": "docs", "updates": [one] }, 1);
+                self.increments.fetch_add(1, Ordering::SeqCst);
+                self.key_changes.fetch_add(1, Ordering::SeqCst);
+            }
         }
     }
 
@@ -287,6 +304,12 @@ fn check_documents(server: &Server, count: i64, increments: i64) {
         "{found}"
     );
     assert_eq!(number("c"), Some(increments), "{found}");
+    // Each is where its key leads.
+    let by_key = (0..KEYS).map(|key| {
+        let reply = command(server, doc! { "count": "docs", "query": { "k": key } });
+        i64::from(reply.get_i32("n").expect("a number"))
+    });
+    assert_eq!(by_key.sum::<i64>(), count);
 }
 
 fn campaign(seed: u64, rounds: u64) {
@@ -341,8 +364,9 @@ fn campaign(seed: u64, rounds: u64) {
     let log = doc! { "count": "changelog", "query": {}, "$db": "config" };
     let moves = command(all[0], log);
     eprintln!(
-        "{} things happened: {count} measurements, {documents} documents, {increments} increments, {:?} moves",
+        "{} things happened: {count} measurements, {documents} documents, {increments} increments, {} changes of keys, {:?} moves",
         done.len(),
+        load.key_changes.load(Ordering::SeqCst),
         moves.get_i32("n").ok()
     );
     for (next, written) in [(count, &load.measurements), (documents, &load.documents)] {

@@ -12,7 +12,8 @@
 //! After `raise` no read and no write by the placement before is answered anywhere, so a change of a placement is atomic for
 //! all routers. What was raised is stored: the next process with the partition knows it.
 //!
-//! Before documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it again.
+//! Before ranges of documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it
+//! again. A single document that an update moves is met by them as one whose indexed field changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, PlacementVersion, Request, RoutedRequest};
 use crate::query::cursor::Closing;
 use crate::router::{
-    GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD, SYNC_COMMAND, read_placement, stale,
+    CURSORS_FIELD, GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD, SYNC_COMMAND,
+    read_placement, stale,
 };
 use crate::session::ClientSession;
 
@@ -278,10 +280,14 @@ impl HostedPartition {
             state.least.insert(namespace.clone(), number);
         }
         let state = self.drain(state, Access::Write, (&namespace, number), DRAIN_MAX)?;
-        if matches!(request.body.get(READS_FIELD), ValueRef::Bool(true)) {
+        let is_set = |field| matches!(request.body.get(field), ValueRef::Bool(true));
+        if is_set(READS_FIELD) {
+            let ends_cursors = is_set(CURSORS_FIELD);
             let close = || {
-                let cursors = &self.database.queries().cursors;
-                cursors.close_over(std::slice::from_ref(&namespace), Closing::Moved);
+                if ends_cursors {
+                    let cursors = &self.database.queries().cursors;
+                    cursors.close_over(std::slice::from_ref(&namespace), Closing::Moved);
+                }
             };
             close();
             let state = self.drain(state, Access::Read, (&namespace, number), READ_DRAIN_MAX)?;

@@ -271,6 +271,7 @@ fn statement<'a>(
         collator: change.collator,
         durability: Durability::Buffered,
         record: None,
+        guard: None,
         candidates: None,
     }
 }

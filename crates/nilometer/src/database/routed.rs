@@ -21,8 +21,8 @@ use crate::operation::{Access, OperationContext, Request};
 use crate::parameters::MONGODB_VERSION;
 use crate::query::source::{Collections, Outputs, Resolved, RollupSource};
 use crate::router::{
-    Coordinator, NOTE_COMMAND, PLACE_COMMAND, Partition, PendingReply, Placement, RoutedCollection,
-    Router, SETTLE_COMMAND, read_placement,
+    Coordinator, MOVE_COMMAND, NOTE_COMMAND, PLACE_COMMAND, Partition, PendingReply, Placement,
+    RoutedCollection, Router, SETTLE_COMMAND, read_placement,
 };
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, UserName};
@@ -130,11 +130,10 @@ impl Database {
                 SETTLE_COMMAND => self.settle_for(router, request),
                 PLACE_COMMAND => self.place(router, request),
                 NOTE_COMMAND => {
-                    let clock = self.services.clock.clone();
-                    let operation = OperationContext::internal(clock, "admin");
-                    let noted = router.note_for(request, &operation);
+                    let noted = router.note_for(request, &self.of_router());
                     noted.map(|()| doc! {"ok": 1.0})
                 }
+                MOVE_COMMAND => router.move_document_for(request, &self.of_router()),
                 _ => Ok(self.run_command(&mut ClientSession::embedded(), request)),
             },
             _ => Err(Error::new(
@@ -145,12 +144,16 @@ impl Database {
         Self::reply_of(outcome)
     }
 
+    /// Returns the context of what another router has asked for.
+    fn of_router(&self) -> OperationContext {
+        OperationContext::internal(self.services.clock.clone(), "admin")
+    }
+
     /// Gives a placement the version that another router was asked for.
     fn settle_for(&self, router: &Router, request: &Request) -> Result<Document> {
         let wanted = request.body.get(SETTLE_COMMAND).as_document();
         let wanted = wanted.ok_or_else(|| Error::bad_value("a placement is missing"))?;
-        let operation = OperationContext::internal(self.services.clock.clone(), "admin");
-        router.settle_here(&read_placement(wanted)?, &operation)?;
+        router.settle_here(&read_placement(wanted)?, &self.of_router())?;
         Ok(doc! {"ok": 1.0})
     }
 

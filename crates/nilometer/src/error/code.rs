@@ -135,6 +135,7 @@ codes! {
     CannotInsertTimeseriesBucketsWithMixedSchema = 408;
     OutOfDiskSpace = 14031;
     DataCorruptionDetected = 282;
+    WouldChangeOwningShard = 283;
     InvalidResumeToken = 260;
     ChangeStreamFatalError = 280;
     ChangeStreamHistoryLost = 286;
@@ -616,6 +617,8 @@ pub mod location {
         SORT_ARRAY_DIRECTION = 2_942_506;
         ARRAY_TO_OBJECT_FIRST_NUL = 4_940_400;
         ARRAY_TO_OBJECT_K_NUL = 4_940_401;
+        // Shard keys
+        KEY_UPDATE_WITHOUT_KEY = 31_025;
         // Expressions: conditions and conversions
         COND_IF_MISSING = 17_080;
         COND_THEN_MISSING = 17_081;

@@ -16,7 +16,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::index::buckets::BucketIndex;
-use crate::insertion::BatchRecord;
+use crate::insertion::{BatchRecord, ChangeGuard};
 use crate::operation::OperationContext;
 use crate::query::exec::scan::write_candidates::Targets;
 use crate::query::planner::access::hint::Hint;
@@ -41,6 +41,8 @@ pub(crate) struct ModifyStatement<'a> {
     pub(crate) durability: Durability,
     /// What is stored beside the change of the one document, if the statement may be repeated.
     pub(crate) record: Option<&'a dyn BatchRecord>,
+    /// What must allow each update of a document of an ordinary collection.
+    pub(crate) guard: Option<&'a dyn ChangeGuard>,
     /// The records an index leads to; all if `None` ([`Self::find_candidates`]).
     pub(crate) candidates: Option<Targets>,
 }
@@ -250,6 +252,7 @@ impl ModifyStatement<'_> {
             bypass: self.operation.bypass,
             check_interrupt,
             record: self.record,
+            guard: self.guard,
         }
     }
 }

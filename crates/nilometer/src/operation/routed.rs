@@ -19,10 +19,34 @@ pub struct RoutedRequest {
     pub definitions: Option<Document>,
     /// The document that an upsert inserts if nothing matches: its shard key belongs to the partition.
     pub upserted: Option<Document>,
+    /// The shard key that an update must not change.
+    pub guarded_key: Option<GuardedKey>,
+    /// What the update has made of a document of another partition: it is inserted here.
+    pub accepted: Option<AcceptedDocument>,
     /// `$$NOW` of the `$merge` that writes [`Self::given`].
     pub merge_now_ms: Option<i64>,
     /// Documents in front of the pipeline of an `aggregate` that writes them. They travel as a sequence of the message.
     pub given: Option<DocumentSequence>,
+}
+
+/// A shard key that an update must not change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuardedKey {
+    /// The key as it is written: `{a: 1, b: "hashed"}`.
+    pub key: Document,
+    /// What it may become: the values of its parts, or their hashes, in their order. It has its place in the partition.
+    pub allowed: Option<Document>,
+}
+
+/// A document of another partition, before and after an update of its shard key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcceptedDocument {
+    /// The document before.
+    pub before: Document,
+    /// The document after.
+    pub after: Document,
+    /// The array element that the filter matched.
+    pub position: Option<usize>,
 }
 
 /// What a router asks of a partition beside an `aggregate`.

@@ -1,12 +1,12 @@
 //! Updates that may change the shard key of a document.
 //!
-//! A document of an ordinary collection is in the partition of its key, so an update must leave the key as it is. What an update
-//! writes into the key is known from its text, or it is refused:
+//! A document of an ordinary collection is in the partition of its key. What an update writes into the key is known from its
+//! text, or only from the document:
 //!
 //! ```text
-//! replacement, $set of a part    the document found must have these values already: conditions for the filter
-//! other operators on a part      refused
-//! stages of a pipeline           refused if they may write a part
+//! replacement, $set of a part    these values: conditions for the filter, if the key must stay as it is
+//! other operators on a part      not known
+//! stages of a pipeline           not known if they may write a part
 //! ```
 
 use nilometer_bson::path::FieldPath;
@@ -14,55 +14,80 @@ use nilometer_bson::path::keys::plain_value;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::shard_key::{KeyPart, ShardKey};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, location};
 
 /// The path of the part that no update changes.
 const ID: &str = "_id";
 
+/// What an update writes into the shard key of a document.
+#[derive(Debug, PartialEq)]
+pub(crate) enum KeyChange {
+    None,
+    /// Values that a document has already which meets these conditions.
+    To(Vec<Document>),
+    /// The document decides.
+    Unknown,
+}
+
+/// What MongoDB asks of an update that changes a shard key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyRule {
+    /// It is a retryable write.
+    pub(crate) is_numbered: bool,
+    /// Its filter fixes the whole key.
+    pub(crate) names_key: bool,
+}
+
+impl KeyRule {
+    /// Returns the error of an update that changes a key and must not.
+    pub(crate) fn refusal(self) -> Option<Error> {
+        match (self.is_numbered, self.names_key) {
+            (true, true) => None,
+            (false, _) => Some(Error::new(
+                ErrorCode::IllegalOperation,
+                "Must run update to shard key field in a multi-statement transaction or with retryWrites: true.",
+            )),
+            (true, false) => Some(Error::location(
+                location::KEY_UPDATE_WITHOUT_KEY,
+                "Shard key update is not allowed without specifying the full shard key in the query",
+            )),
+        }
+    }
+}
+
 impl ShardKey {
-    /// Returns conditions that a document must meet so that `changes` leave its key as it is. `is_multi` is true for an
-    /// update of many documents.
-    pub(crate) fn conditions_of(
-        &self,
-        changes: ValueRef<'_>,
-        is_multi: bool,
-    ) -> Result<Vec<Document>> {
+    /// Returns what `changes` write into the key of a document. Fails if `is_multi` is true, as for an update of many documents,
+    /// and they may write something.
+    pub(crate) fn change_by(&self, changes: ValueRef<'_>, is_multi: bool) -> Result<KeyChange> {
         let parts: Vec<&KeyPart> = self.parts().iter().collect();
         let parts = parts.into_iter().filter(|part| part.path.as_str() != ID);
         let parts: Vec<&KeyPart> = parts.collect();
         if self.is_timeseries() || parts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(KeyChange::None);
         }
         match changes {
             ValueRef::Document(changes) if is_replacement(changes) => {
-                of_replacement(&parts, changes)
+                of_replacement(&parts, changes).map(KeyChange::To)
             }
             ValueRef::Document(changes) => of_operators(&parts, changes, is_multi),
             ValueRef::Array(stages) => {
                 let mut stages = stages.iter().filter_map(ValueRef::as_document);
                 let writes = |stage: DocRef<'_>| parts.iter().any(|part| may_write(stage, part));
                 match stages.any(writes) {
-                    true => Err(changes_key(is_multi)),
-                    false => Ok(Vec::new()),
+                    true if is_multi => Err(changes_many()),
+                    true => Ok(KeyChange::Unknown),
+                    false => Ok(KeyChange::None),
                 }
             }
-            _ => Ok(Vec::new()),
+            _ => Ok(KeyChange::None),
         }
     }
 }
 
-/// Returns the error of an update that may change the shard key.
-pub(crate) fn changes_key(is_multi: bool) -> Error {
-    match is_multi {
-        true => Error::new(
-            ErrorCode::InvalidOptions,
-            "Multi-update operations are not allowed when updating the shard key field.",
-        ),
-        false => Error::new(
-            ErrorCode::CommandNotSupported,
-            "the shard key of a document is not changed: insert the document again, and delete the old one",
-        ),
-    }
+fn changes_many() -> Error {
+    Error::invalid_options(
+        "Multi-update operations are not allowed when updating the shard key field.",
+    )
 }
 
 fn is_replacement(changes: DocRef<'_>) -> bool {
@@ -92,8 +117,9 @@ fn equal_to(path: &FieldPath, value: ValueRef<'_>) -> Document {
     out.finish()
 }
 
-fn of_operators(parts: &[&KeyPart], changes: DocRef<'_>, is_multi: bool) -> Result<Vec<Document>> {
+fn of_operators(parts: &[&KeyPart], changes: DocRef<'_>, is_multi: bool) -> Result<KeyChange> {
     let mut conditions = Vec::new();
+    let mut is_known = true;
     for operator in changes {
         if operator.name() == "$setOnInsert" {
             continue;
@@ -112,14 +138,19 @@ fn of_operators(parts: &[&KeyPart], changes: DocRef<'_>, is_multi: bool) -> Resu
                     continue;
                 }
                 let is_whole = operator.name() == "$set" && field.name() == path;
-                if is_multi || !is_whole {
-                    return Err(changes_key(is_multi));
+                if is_multi {
+                    return Err(changes_many());
                 }
+                is_known &= is_whole;
                 conditions.push(equal_to(&part.path, field.value()));
             }
         }
     }
-    Ok(conditions)
+    Ok(match (is_known, conditions.is_empty()) {
+        (_, true) => KeyChange::None,
+        (true, false) => KeyChange::To(conditions),
+        (false, false) => KeyChange::Unknown,
+    })
 }
 
 /// True if one path is the other, or leads to it.
@@ -183,43 +214,67 @@ mod tests {
 
     use super::*;
 
-    fn conditions(key: Document, changes: Value, is_multi: bool) -> Result<Vec<Document>, i32> {
+    fn change(key: Document, changes: Value, is_multi: bool) -> Result<KeyChange, i32> {
         let key = ShardKey::parse(key.as_ref(), None).expect("a shard key");
-        let found = key.conditions_of(changes.as_ref(), is_multi);
+        let found = key.change_by(changes.as_ref(), is_multi);
         found.map_err(|error| error.code.0)
     }
 
     #[test]
     fn what_an_update_writes_into_the_key() {
         let key = || doc! {"a.b": 1, "_id": 1};
-        let same = |value: Value| Ok(vec![doc! {"a.b": doc! {"$eq": value}}]);
+        let to = |value: Value| Ok(KeyChange::To(vec![doc! {"a.b": doc! {"$eq": value}}]));
         for (changes, expected) in [
-            (doc! {"x": 1}.into(), same(Value::Null)),
-            (doc! {"a": doc! {"b": 2}}.into(), same(2.into())),
+            (doc! {"x": 1}.into(), to(Value::Null)),
+            (doc! {"a": doc! {"b": 2}}.into(), to(2.into())),
             (doc! {"a": array![doc! {"b": 2}]}.into(), Err(61)),
-            (doc! {"$set": doc! {"a.b": 3}}.into(), same(3.into())),
-            (doc! {"$set": doc! {"a.c": 3, "ab": 1}}.into(), Ok(vec![])),
-            (doc! {"$setOnInsert": doc! {"a.b": 3}}.into(), Ok(vec![])),
-            (doc! {"$set": doc! {"a": doc! {"b": 3}}}.into(), Err(115)),
-            (doc! {"$set": doc! {"a.b.c": 3}}.into(), Err(115)),
-            (doc! {"$inc": doc! {"a.b": 3}}.into(), Err(115)),
-            (doc! {"$rename": doc! {"x": "a.b"}}.into(), Err(115)),
+            (doc! {"$set": doc! {"a.b": 3}}.into(), to(3.into())),
+            (
+                doc! {"$set": doc! {"a.c": 3, "ab": 1}}.into(),
+                Ok(KeyChange::None),
+            ),
+            (
+                doc! {"$setOnInsert": doc! {"a.b": 3}}.into(),
+                Ok(KeyChange::None),
+            ),
+            (
+                doc! {"$set": doc! {"a": doc! {"b": 3}}}.into(),
+                Ok(KeyChange::Unknown),
+            ),
+            (
+                doc! {"$set": doc! {"a.b.c": 3}}.into(),
+                Ok(KeyChange::Unknown),
+            ),
+            (
+                doc! {"$inc": doc! {"a.b": 3}}.into(),
+                Ok(KeyChange::Unknown),
+            ),
+            (
+                doc! {"$rename": doc! {"x": "a.b"}}.into(),
+                Ok(KeyChange::Unknown),
+            ),
             (
                 array![doc! {"$set": doc! {"x": 1}}, doc! {"$unset": "c"}],
-                Ok(vec![]),
+                Ok(KeyChange::None),
             ),
-            (array![doc! {"$set": doc! {"a": 1}}], Err(115)),
-            (array![doc! {"$unset": array!["x", "a"]}], Err(115)),
-            (array![doc! {"$replaceWith": "$x"}], Err(115)),
+            (array![doc! {"$set": doc! {"a": 1}}], Ok(KeyChange::Unknown)),
+            (
+                array![doc! {"$unset": array!["x", "a"]}],
+                Ok(KeyChange::Unknown),
+            ),
+            (array![doc! {"$replaceWith": "$x"}], Ok(KeyChange::Unknown)),
         ] {
             let text = format!("{changes:?}");
-            assert_eq!(conditions(key(), changes, false), expected, "{text}");
+            assert_eq!(change(key(), changes, false), expected, "{text}");
         }
         let set: Value = doc! {"$set": doc! {"a.b": 3}}.into();
-        assert_eq!(conditions(key(), set.clone(), true), Err(72));
+        assert_eq!(change(key(), set.clone(), true), Err(72));
         // An `_id` never changes.
-        assert_eq!(conditions(doc! {"_id": "hashed"}, set, false), Ok(vec![]));
+        assert_eq!(
+            change(doc! {"_id": "hashed"}, set, false),
+            Ok(KeyChange::None)
+        );
         let whole: Value = doc! {"x": 1}.into();
-        assert_eq!(conditions(doc! {"_id": 1}, whole, false), Ok(vec![]));
+        assert_eq!(change(doc! {"_id": 1}, whole, false), Ok(KeyChange::None));
     }
 }

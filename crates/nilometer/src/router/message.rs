@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! $partition  { name, part: { states, now, metadata: [ … ] }, placement: { ns, number }, statements: [ … ], repeatsOnly,
-//!               definitions: { … }, upserted: { … }, mergeNow }
+//!               definitions: { … }, upserted: { … }, guardedKey: { key, allowed },
+//!               accepted: { before, after, position }, mergeNow }
 //! ```
 //!
 //! Whoever receives a message takes the field out before anything else sees the command, and only of a sender that has
@@ -13,7 +14,10 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::error::{Error, Result};
-use crate::operation::{PartMetadata, PartRequest, PlacementVersion, Request, RoutedRequest};
+use crate::operation::{
+    AcceptedDocument, GuardedKey, PartMetadata, PartRequest, PlacementVersion, Request,
+    RoutedRequest,
+};
 
 /// The field that names the partition.
 pub const PARTITION_FIELD: &str = "$partition";
@@ -62,6 +66,23 @@ fn append(out: &mut DocumentBuilder, routed: &RoutedRequest) {
     }
     if let Some(document) = &routed.upserted {
         out.append("upserted", document.clone());
+    }
+    if let Some(guarded) = &routed.guarded_key {
+        out.begin_document("guardedKey");
+        out.append("key", guarded.key.clone());
+        if let Some(allowed) = &guarded.allowed {
+            out.append("allowed", allowed.clone());
+        }
+        out.end();
+    }
+    if let Some(accepted) = &routed.accepted {
+        out.begin_document("accepted");
+        out.append("before", accepted.before.clone());
+        out.append("after", accepted.after.clone());
+        if let Some(position) = accepted.position.and_then(|at| i64::try_from(at).ok()) {
+            out.append("position", position);
+        }
+        out.end();
     }
     if let Some(now_ms) = routed.merge_now_ms {
         out.append("mergeNow", Value::DateTime(now_ms));
@@ -128,11 +149,48 @@ fn read(field: DocRef<'_>) -> Result<RoutedRequest> {
             ("upserted", ValueRef::Document(document)) => {
                 out.upserted = Some(document.to_document());
             }
+            ("guardedKey", ValueRef::Document(guarded)) => {
+                out.guarded_key = Some(read_guarded(guarded)?);
+            }
+            ("accepted", ValueRef::Document(accepted)) => {
+                out.accepted = Some(read_accepted(accepted)?);
+            }
             ("mergeNow", ValueRef::DateTime(now_ms)) => out.merge_now_ms = Some(now_ms),
             _ => return Err(malformed()),
         }
     }
     Ok(out)
+}
+
+/// Reads `{key, allowed}`.
+fn read_guarded(guarded: DocRef<'_>) -> Result<GuardedKey> {
+    let key = guarded.get("key").as_document().ok_or_else(malformed)?;
+    let allowed = match guarded.get("allowed") {
+        ValueRef::Missing => None,
+        ValueRef::Document(values) => Some(values.to_document()),
+        _ => return Err(malformed()),
+    };
+    Ok(GuardedKey {
+        key: key.to_document(),
+        allowed,
+    })
+}
+
+/// Reads `{before, after, position}`.
+fn read_accepted(accepted: DocRef<'_>) -> Result<AcceptedDocument> {
+    let document = |name| accepted.get(name).as_document().ok_or_else(malformed);
+    let position = match accepted.get("position") {
+        ValueRef::Missing => None,
+        position => {
+            let position = position.as_exact_i64().ok_or_else(malformed)?;
+            Some(usize::try_from(position).map_err(|_| malformed())?)
+        }
+    };
+    Ok(AcceptedDocument {
+        before: document("before")?.to_document(),
+        after: document("after")?.to_document(),
+        position,
+    })
 }
 
 /// Reads `{ns, number}`.
@@ -175,6 +233,15 @@ mod tests {
             repeats_only: true,
             definitions: Some(doc! {"rollup": 1}),
             upserted: Some(doc! {"_id": 1}),
+            guarded_key: Some(GuardedKey {
+                key: doc! {"a": 1, "b": "hashed"},
+                allowed: Some(doc! {"a": 1, "b": Value::Null}),
+            }),
+            accepted: Some(AcceptedDocument {
+                before: doc! {"_id": 1},
+                after: doc! {"_id": 1, "a": 2},
+                position: Some(3),
+            }),
             merge_now_ms: Some(-7),
             given: None,
         };
@@ -202,6 +269,8 @@ mod tests {
             doc! {"name": "p", "part": doc! {"states": 1}}.into(),
             doc! {"name": "p", "placement": doc! {"ns": "a.b"}}.into(),
             doc! {"name": "p", "statements": vec![Value::Int32(-1)]}.into(),
+            doc! {"name": "p", "guardedKey": doc! {"allowed": doc! {}}}.into(),
+            doc! {"name": "p", "accepted": doc! {"before": doc! {}}}.into(),
         ];
         for field in fields {
             let message = Request::new(doc! {"ping": 1, "$partition": field.clone()});

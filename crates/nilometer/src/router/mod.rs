@@ -8,6 +8,8 @@
 //! shard_key   which fields decide where documents go
 //! targets     the keys that a filter admits
 //! key_changes what an update writes into the key of a document
+//! key_guard   updates that change a key, in the partition
+//! key_moves   updates that put a document into another partition
 //! placement   chunks, history, primaries; `partition_cache` has the partitions of the keys of one batch
 //! stored      the placements in the router's engine
 //! moves       documents of ordinary collections that move between partitions
@@ -23,6 +25,8 @@
 mod balancing;
 mod config;
 mod key_changes;
+mod key_guard;
+mod key_moves;
 mod message;
 mod moves;
 mod partition;
@@ -50,7 +54,9 @@ pub use self::report::{PartitionMove, RouterReport, Tenure};
 pub use self::versions::Coordinator;
 
 pub(crate) use self::balancing::{ActiveWindow, BalancerMemory, KeyWeights, Loads, plan};
-pub(crate) use self::key_changes::{changes_key, narrowed};
+pub(crate) use self::key_changes::{KeyChange, KeyRule, narrowed};
+pub(crate) use self::key_guard::{KeyGuard, key_change_in, key_change_of};
+pub(crate) use self::key_moves::KeyUpdate;
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::partition::{command, error_of, wait, write_request};
 pub(crate) use self::partition_cache::PartitionCache;
@@ -58,8 +64,8 @@ pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};
 pub(crate) use self::versions::{
-    NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND, READS_FIELD, SETTLE_COMMAND,
-    SYNC_COMMAND, stale, version_asked,
+    CURSORS_FIELD, MOVE_COMMAND, NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND,
+    READS_FIELD, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
 };
 
 use self::stored::{PlacementMap, Placements};

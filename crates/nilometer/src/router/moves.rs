@@ -20,6 +20,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef, 
 use super::partition::{command, wait};
 use super::shard_key::{KeyBound, ShardKey};
 use super::source::batch_of;
+use super::versions::Reads;
 use super::{Placement, Router};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
@@ -49,18 +50,29 @@ pub(crate) struct Passage {
 }
 
 /// A move of documents as the catalog has it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct DocumentMove {
     pub(super) namespace: Namespace,
     /// The collection whose documents move.
     pub(super) uuid: [u8; 16],
-    pub(super) passage: Passage,
+    pub(super) what: MovedDocuments,
     /// The version that its requests follow.
     pub(super) version: i64,
-    /// True if the target has all documents.
-    pub(super) is_copied: bool,
     /// When it began, in ms since 1970.
     pub(super) at_ms: i64,
+}
+
+/// What moves.
+#[derive(Clone, Debug)]
+pub(super) enum MovedDocuments {
+    /// The documents of a range.
+    Range {
+        passage: Passage,
+        /// True if the target has all of them.
+        is_copied: bool,
+    },
+    /// The document with this `_id`, whose shard key an update changes ([`super::key_moves`]).
+    One { id: Value, from: usize, to: usize },
 }
 
 /// What a request of a move needs.
@@ -68,6 +80,7 @@ pub(super) struct DocumentMove {
 struct Mover<'m> {
     router: &'m Router,
     moved: &'m DocumentMove,
+    passage: &'m Passage,
     key: &'m ShardKey,
     operation: &'m OperationContext,
 }
@@ -85,13 +98,15 @@ impl Router {
         let moved = DocumentMove {
             namespace: namespace.clone(),
             uuid: placement.uuid,
-            passage,
+            what: MovedDocuments::Range {
+                passage: passage.clone(),
+                is_copied: false,
+            },
             version: stored.next_version(),
-            is_copied: false,
             at_ms: operation.now_ms,
         };
         stored.set_move(&moved, &self.names)?;
-        let done = self.carry_out(moved, placement, operation);
+        let done = self.carry_out(moved, passage, placement, operation);
         if done.is_ok() {
             return Ok(());
         }
@@ -107,40 +122,53 @@ impl Router {
     fn carry_out(
         &self,
         mut moved: DocumentMove,
+        passage: Passage,
         placement: &Placement,
         operation: &OperationContext,
     ) -> Result<()> {
         let Some(sharding) = &placement.sharding else {
             return Ok(());
         };
-        self.raise(&moved.namespace, placement, moved.version, true, operation)?;
-        self.mover(&moved, &sharding.key, operation).copy()?;
-        moved.is_copied = true;
+        let (namespace, version) = (&moved.namespace, moved.version);
+        self.raise(namespace, placement, version, Reads::Ended, operation)?;
+        self.mover(&moved, &passage, &sharding.key, operation)
+            .copy()?;
+        moved.what = MovedDocuments::Range {
+            passage: passage.clone(),
+            is_copied: true,
+        };
         self.stored().set_move(&moved, &self.names)?;
-        let mover = self.mover(&moved, &sharding.key, operation);
-        mover.remove_from(moved.passage.from)?;
-        self.store_moved(&moved, placement)
+        let mover = self.mover(&moved, &passage, &sharding.key, operation);
+        mover.remove_from(passage.from)?;
+        self.store_moved(&moved, &passage, placement)
     }
 
     fn mover<'m>(
         &'m self,
         moved: &'m DocumentMove,
+        passage: &'m Passage,
         key: &'m ShardKey,
         operation: &'m OperationContext,
     ) -> Mover<'m> {
         Mover {
             router: self,
             moved,
+            passage,
             key,
             operation,
         }
     }
 
     /// Stores the placement in which the range has moved, and that nothing moves any more.
-    fn store_moved(&self, moved: &DocumentMove, placement: &Placement) -> Result<()> {
+    fn store_moved(
+        &self,
+        moved: &DocumentMove,
+        passage: &Passage,
+        placement: &Placement,
+    ) -> Result<()> {
         let mut placement = Placement::clone(placement);
         if let Some(sharding) = &mut placement.sharding {
-            let Passage { low, high, to, .. } = moved.passage.clone();
+            let Passage { low, high, to, .. } = passage.clone();
             Arc::make_mut(sharding).assign((low, high), to, moved.at_ms)?;
         }
         let namespace = &moved.namespace;
@@ -173,14 +201,23 @@ impl Router {
         };
         moved.version = stored.next_version().max(moved.version + 1);
         stored.set_move(&moved, &self.names)?;
-        self.raise(namespace, placement, moved.version, true, operation)?;
-        let mover = self.mover(&moved, &sharding.key, operation);
-        if moved.is_copied {
-            mover.remove_from(moved.passage.from)?;
-            self.store_moved(&moved, placement)?;
+        let (passage, is_copied) = match &moved.what {
+            MovedDocuments::Range { passage, is_copied } => (passage, *is_copied),
+            MovedDocuments::One { id, from, to } => {
+                let version = moved.version;
+                self.raise(namespace, placement, version, Reads::Awaited, operation)?;
+                let of = (id.as_ref(), *from, *to);
+                return self.end_key_move(&moved, of, placement, operation);
+            }
+        };
+        self.raise(namespace, placement, moved.version, Reads::Ended, operation)?;
+        let mover = self.mover(&moved, passage, &sharding.key, operation);
+        if is_copied {
+            mover.remove_from(passage.from)?;
+            self.store_moved(&moved, passage, placement)?;
             return Ok(true);
         }
-        mover.remove_from(moved.passage.to)?;
+        mover.remove_from(passage.to)?;
         let unchanged = Some(Placement::clone(placement));
         stored.end_move(namespace, unchanged, moved.version, &self.names)?;
         Ok(false)
@@ -308,12 +345,12 @@ impl Mover<'_> {
         let namespace = &moved.namespace;
         let index = router.index_of(namespace, partition, key, self.operation)?;
         let name = &namespace.collection;
-        Ok(range_query(name, key, &moved.passage, index.as_ref()))
+        Ok(range_query(name, key, self.passage, index.as_ref()))
     }
 
     /// Copies the documents to the target.
     fn copy(&self) -> Result<()> {
-        let Passage { from, to, .. } = self.moved.passage;
+        let Passage { from, to, .. } = *self.passage;
         let name = self.moved.namespace.collection.as_str();
         let mut query = DocumentBuilder::extending(self.query(from)?);
         query.append("batchSize", COPIED_AT_ONCE);

@@ -16,6 +16,7 @@ use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::expression::hashed_index_key;
+use crate::eval::matcher::MatchExpression;
 
 /// Most parts of a shard key: as many as an index may have.
 const PARTS_MAX: usize = 32;
@@ -90,6 +91,11 @@ impl ShardKey {
     pub(crate) fn has_time(&self) -> bool {
         let mut parts = self.parts.iter();
         self.is_timeseries && parts.any(|part| part.stored.starts_with(TIME_PREFIX))
+    }
+
+    /// True if a filter names a value for each part, and so fixes the key.
+    pub(crate) fn is_fixed_by(&self, filter: &MatchExpression) -> bool {
+        super::targets::is_fixed(self, filter)
     }
 
     /// True if an index with this key begins with the shard key.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
-use super::moves::{DocumentMove, Passage};
+use super::moves::{DocumentMove, MovedDocuments, Passage};
 use super::placement::{Chunk, HeldRange, Placement, Sharding};
 use super::shard_key::{KeyBound, ShardKey};
 use super::targets::KeyRange;
@@ -216,12 +216,6 @@ fn move_key(namespace: &Namespace) -> Vec<u8> {
 /// Returns a move of documents as it is stored.
 fn written_move(moved: &DocumentMove, partitions: &[String]) -> Document {
     let name = |partition: usize| partitions.get(partition).map_or("", String::as_str);
-    let Passage {
-        low,
-        high,
-        from,
-        to,
-    } = &moved.passage;
     let mut out = DocumentBuilder::new();
     out.append("_id", moved.namespace.to_string());
     out.append_ref(
@@ -231,29 +225,50 @@ fn written_move(moved: &DocumentMove, partitions: &[String]) -> Document {
             bytes: &moved.uuid,
         },
     );
-    out.append("min", low.0.clone());
-    out.append("max", high.0.clone());
-    out.append("from", name(*from));
-    out.append("to", name(*to));
+    let (from, to) = match &moved.what {
+        MovedDocuments::Range { passage, is_copied } => {
+            out.append("min", passage.low.0.clone());
+            out.append("max", passage.high.0.clone());
+            out.append("copied", *is_copied);
+            (passage.from, passage.to)
+        }
+        MovedDocuments::One { id, from, to } => {
+            out.append("document", id.clone());
+            (*from, *to)
+        }
+    };
+    out.append("from", name(from));
+    out.append("to", name(to));
     out.append("number", moved.version);
-    out.append("copied", moved.is_copied);
     out.append("at", moved.at_ms);
     out.finish()
 }
 
 /// Reads a stored move of documents.
 fn read_move(stored: DocRef<'_>, partitions: &PartitionNumbers<'_>) -> Result<DocumentMove> {
+    let from = number_of(stored.get("from"), partitions)?;
+    let to = number_of(stored.get("to"), partitions)?;
+    let what = match stored.get("document") {
+        ValueRef::Missing => MovedDocuments::Range {
+            passage: Passage {
+                low: bound_of(stored.get("min"))?,
+                high: bound_of(stored.get("max"))?,
+                from,
+                to,
+            },
+            is_copied: matches!(stored.get("copied"), ValueRef::Bool(true)),
+        },
+        id => MovedDocuments::One {
+            id: id.to_value(),
+            from,
+            to,
+        },
+    };
     Ok(DocumentMove {
         namespace: namespace_of(stored)?,
         uuid: uuid_of(stored)?,
-        passage: Passage {
-            low: bound_of(stored.get("min"))?,
-            high: bound_of(stored.get("max"))?,
-            from: number_of(stored.get("from"), partitions)?,
-            to: number_of(stored.get("to"), partitions)?,
-        },
+        what,
         version: stored.get("number").as_exact_i64().ok_or_else(damaged)?,
-        is_copied: matches!(stored.get("copied"), ValueRef::Bool(true)),
         at_ms: stored.get("at").as_exact_i64().ok_or_else(damaged)?,
     })
 }

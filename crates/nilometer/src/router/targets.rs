@@ -66,6 +66,13 @@ pub(super) fn ranges_of(key: &ShardKey, filter: &MatchExpression) -> Option<Vec<
     Some(prefixes.iter().map(range).collect())
 }
 
+/// True if all documents that pass `filter` have one key, whose parts it names.
+pub(super) fn is_fixed(key: &ShardKey, filter: &MatchExpression) -> bool {
+    let conjuncts = conjuncts_of(filter);
+    let mut parts = key.parts().iter();
+    parts.all(|part| points(part, &conjuncts).is_some_and(|values| values.len() == 1))
+}
+
 fn conjuncts_of(filter: &MatchExpression) -> Vec<&MatchExpression> {
     match filter {
         MatchExpression::And(arms) => arms.iter().flat_map(conjuncts_of).collect(),

@@ -28,6 +28,9 @@ pub(crate) const SETTLE_COMMAND: &str = "_settlePlacement";
 /// What the router with the catalog is told by one that is about to change shard keys of documents.
 pub(crate) const NOTE_COMMAND: &str = "_noteAnyKey";
 
+/// What the router with the catalog is told by one whose update would put a document into another partition.
+pub(crate) const MOVE_COMMAND: &str = "_moveDocument";
+
 /// What the router with the catalog is told by one whose `$out` creates its target.
 pub(crate) const PLACE_COMMAND: &str = "_placeOutput";
 
@@ -39,6 +42,20 @@ pub(crate) const OPENING_FIELD: &str = "partitionOpening";
 
 /// The field of [`RAISE_COMMAND`] that says whether reads are waited for.
 pub(crate) const READS_FIELD: &str = "reads";
+
+/// The field of [`RAISE_COMMAND`] that says whether cursors end, too.
+pub(crate) const CURSORS_FIELD: &str = "cursors";
+
+/// What a change of a placement waits for, or ends, beside the writes by the placement before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// They go on.
+    Continue,
+    /// Those that run are waited for. Cursors stay open.
+    Awaited,
+    /// Those that run are waited for. Cursors end.
+    Ended,
+}
 
 /// The field of an error that names the version which a partition asks for.
 const WANTED: &str = "vWanted";
@@ -108,24 +125,24 @@ impl Router {
             None => Ok(()),
             Some(placement) => {
                 let next = self.stored().next_version();
-                self.raise(namespace, &placement, next, false, operation)
+                self.raise(namespace, &placement, next, Reads::Continue, operation)
             }
         }
     }
 
-    /// Lets no partition answer requests that follow an earlier version. Waits for the writes by them that run, and for the
-    /// reads if `reads` is true.
+    /// Lets no partition answer requests that follow an earlier version. Waits for the writes by them that run.
     pub(super) fn raise(
         &self,
         namespace: &Namespace,
         placement: &Placement,
         number: i64,
-        reads: bool,
+        reads: Reads,
         operation: &OperationContext,
     ) -> Result<()> {
         let mut raise =
             DocumentBuilder::extending(about(RAISE_COMMAND, &namespace.to_string(), number));
-        raise.append(READS_FIELD, reads);
+        raise.append(READS_FIELD, reads != Reads::Continue);
+        raise.append(CURSORS_FIELD, reads == Reads::Ended);
         let partitions = placement.partitions(self.count());
         self.ask_all(&partitions, "admin", &raise.finish(), operation)?;
         Ok(())
@@ -236,6 +253,11 @@ impl Router {
 }
 
 fn namespace_of(version: &PlacementVersion) -> Result<Namespace> {
-    let (database, collection) = version.namespace.split_once('.').unwrap_or_default();
+    named(&version.namespace)
+}
+
+/// Reads a name as `db.coll`.
+pub(super) fn named(name: &str) -> Result<Namespace> {
+    let (database, collection) = name.split_once('.').unwrap_or_default();
     Namespace::new(database, collection)
 }

@@ -35,7 +35,7 @@ use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{Collation, EvalContext};
-use crate::insertion::{BatchRecord, InsertOptions};
+use crate::insertion::{BatchRecord, ChangeGuard, InsertOptions};
 use crate::operation::Bypass;
 
 /// Retries of an upsert after another writer has inserted the document it searched for.
@@ -71,6 +71,8 @@ pub struct Selection<'a> {
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
     /// What is stored beside the change of the one document, if the statement may be repeated.
     pub record: Option<&'a dyn BatchRecord>,
+    /// What must allow each update of a document.
+    pub guard: Option<&'a dyn ChangeGuard>,
 }
 
 impl<'a> Selection<'a> {
@@ -92,6 +94,7 @@ impl<'a> Selection<'a> {
             bypass: Bypass::default(),
             check_interrupt,
             record: None,
+            guard: None,
         }
     }
 
@@ -226,6 +229,9 @@ impl Records {
                 let before = Some(document.as_ref());
                 validator.check(collection, before, checked.as_ref(), selection.checking())?;
             }
+            if let (Some(guard), Some(after)) = (selection.guard, &after) {
+                guard.check(document, after, position)?;
+            }
             out.count(document, after.as_ref(), position, !selection.multi);
             if let Some(after) = &after {
                 selection.note(Some(document), Some(after), position);
@@ -281,6 +287,36 @@ impl Records {
                 }
                 Some(failed) => return Err(failed.error),
             }
+        }
+    }
+
+    /// Inserts what an update has made of a document of another partition, which then removes it there. Returns what the update
+    /// would.
+    pub(crate) fn accept(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        change: ChangedDocument,
+        new_id: &dyn Fn() -> ObjectId,
+    ) -> Result<UpdateResult> {
+        let after = change.after.as_ref();
+        selection.note(change.before.as_ref(), after, change.position);
+        let options = InsertOptions {
+            ordered: true,
+            durability: selection.durability,
+            new_id,
+            record: selection.record,
+        };
+        let only = after.map(Document::as_ref).into_iter();
+        let outcome = self.insert(collection, only, options, selection.checking())?;
+        match outcome.errors.into_iter().next() {
+            Some(failed) => Err(failed.error),
+            None => Ok(UpdateResult {
+                matched: 1,
+                modified: 1,
+                upserted: None,
+                document: Some(change),
+            }),
         }
     }
 

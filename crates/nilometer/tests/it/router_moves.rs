@@ -17,7 +17,7 @@ use crate::support::{Fixture, show};
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+pub(crate) enum Fault {
     /// It does not arrive.
     Lost,
     /// It arrives, and its reply does not.
@@ -30,7 +30,7 @@ enum Fault {
     RouterEndsBehind,
 }
 
-const FAULTS: [Fault; 5] = [
+pub(crate) const FAULTS: [Fault; 5] = [
     Fault::Lost,
     Fault::Unanswered,
     Fault::PartitionEnds,
@@ -40,7 +40,7 @@ const FAULTS: [Fault; 5] = [
 
 /// The requests between a router and its partitions.
 #[derive(Default)]
-struct Wire {
+pub(crate) struct Wire {
     /// The number of the request that fails, and how; `None` if none does.
     plan: Mutex<Option<(usize, Fault)>>,
     sent: AtomicUsize,
@@ -51,14 +51,14 @@ struct Wire {
 }
 
 impl Wire {
-    fn arm(&self, at: usize, fault: Fault) {
+    pub(crate) fn arm(&self, at: usize, fault: Fault) {
         *self.plan.lock().unwrap() = Some((at, fault));
         self.sent.store(0, Ordering::SeqCst);
         *self.has_failed.lock().unwrap() = false;
     }
 
     /// Lets all arrive again. True if something has failed.
-    fn heal(&self) -> bool {
+    pub(crate) fn heal(&self) -> bool {
         *self.plan.lock().unwrap() = None;
         *self.ended.lock().unwrap() = None;
         *self.has_failed.lock().unwrap()
@@ -128,7 +128,7 @@ impl Partition for OnWire {
 }
 
 /// Opens the router of a cluster again, with a wire to its partitions.
-fn reopen(cluster: &mut Cluster, wire: &Arc<Wire>) {
+pub(crate) fn reopen(cluster: &mut Cluster, wire: &Arc<Wire>) {
     let on_wire = |(number, hosted): (usize, &Arc<HostedPartition>)| {
         let inner = LocalPartition::new(&format!("p{number:04}"), Arc::clone(hosted));
         Arc::new(OnWire {
@@ -155,7 +155,7 @@ fn all(router: &mut Fixture) -> Vec<String> {
 }
 
 /// Fails unless the collection has exactly these documents, each where its key leads.
-fn check(cluster: &mut Cluster, expected: &[Document], text: &str) {
+pub(crate) fn check(cluster: &mut Cluster, expected: &[Document], text: &str) {
     let list: Vec<String> = expected.iter().map(show).collect();
     assert_eq!(all(&mut cluster.router), list, "{text}");
     let total: i64 = cluster.counts("c").iter().sum();
@@ -170,7 +170,7 @@ fn check(cluster: &mut Cluster, expected: &[Document], text: &str) {
     }
 }
 
-fn sharded(key: &Document, count: i32) -> (Cluster, Arc<Wire>, Vec<Document>) {
+pub(crate) fn sharded(key: &Document, count: i32) -> (Cluster, Arc<Wire>, Vec<Document>) {
     let mut cluster = Cluster::new(3);
     let wire = Arc::new(Wire::default());
     reopen(&mut cluster, &wire);

@@ -84,7 +84,8 @@ impl Sharded {
 /// True if a router refuses to change a shard key.
 fn is_refused(reply: &Document) -> bool {
     let text = show(reply);
-    text.contains("shard key of a document is not changed")
+    text.contains("Must run update to shard key field")
+        || text.contains("without specifying the full shard key")
         || text.contains("when updating the shard key field")
 }
 
@@ -106,8 +107,9 @@ fn document(random: &mut Random) -> Document {
 fn exact(random: &mut Random) -> (Document, i32, i32) {
     let k = random.int(KEYS);
     let id = id(random, k);
-    let filter = match random.below(4) {
+    let filter = match random.below(5) {
         0 => doc! {"_id": id, "k": k},
+        4 => doc! {"_id": id, "k": k, "x": random.int(3)},
         1 => doc! {"_id": doc! {"$in": array![id]}, "k": doc! {"$in": array![k, -1]}},
         _ => doc! {"_id": id},
     };

@@ -86,9 +86,9 @@ impl PendingReply for Ready {
 }
 
 /// Two routers over the same partitions.
-struct Routers {
+pub(crate) struct Routers {
     /// Has the catalog.
-    first: Arc<Database>,
+    pub(crate) first: Arc<Database>,
     second: Arc<Second>,
     partitions: Vec<Arc<HostedPartition>>,
 }
@@ -189,7 +189,7 @@ impl Routers {
     }
 
     /// Returns a cluster with a time series, sharded by its host, that both routers know.
-    fn sharded(count: usize) -> Self {
+    pub(crate) fn sharded(count: usize) -> Self {
         let routers = Self::new(count);
         let timeseries = doc! {"timeField": "t", "metaField": "m"};
         ok(
@@ -202,7 +202,7 @@ impl Routers {
         routers
     }
 
-    fn second(&self) -> Arc<Database> {
+    pub(crate) fn second(&self) -> Arc<Database> {
         self.second.current()
     }
 
@@ -215,7 +215,7 @@ fn run(database: &Database, command: Document) -> Document {
     database.run_command(&mut ClientSession::embedded(), &Request::new(command))
 }
 
-fn ok(database: &Database, command: Document) -> Document {
+pub(crate) fn ok(database: &Database, command: Document) -> Document {
     let reply = run(database, command.clone());
     let is_done =
         reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing();

@@ -59,6 +59,7 @@ impl<'a> StatementContext<'a> {
             collator: expressions.collator(),
             durability: self.durability,
             record: self.record,
+            guard: None,
             candidates: None,
         }
     }

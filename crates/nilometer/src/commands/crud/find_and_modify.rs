@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
+use super::accept_document;
 use super::change::{StatementContext, durability, eval_context, selector};
 use super::query::QueryOptions;
 use super::retryable;
@@ -17,12 +18,13 @@ use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::eval::EvalContext;
 use crate::eval::matcher::TextTest;
 use crate::eval::projection::{MetaField, Projection, ProjectionInput};
+use crate::eval::{EvalContext, ParseContext};
 use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
 use crate::operation::{OperationContext, Request};
 use crate::retryable_writes::StatementKind;
+use crate::router::KeyGuard;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
 
@@ -127,12 +129,10 @@ fn run(
             durability: durability(operation, true),
             record,
         };
-        let (action, variables) = (form.action(operation.upserted()), &options.variables);
-        let mut statement = place.statement(&selector, false, action, variables, expressions);
-        place.find_candidates(&mut statement)?;
-        let modified = statement
-            .run(database.collections().modify())
-            .map_err(|error| error.context("Plan executor error during findAndModify"))?;
+        let modified = match operation.accepted() {
+            Some(accepted) => accept_document::run(place, accepted).map_err(while_modifying),
+            None => modify(place, &form, &selector, expressions),
+        }?;
         let counters = &database.services().counters.documents;
         counters.deleted.add(modified.deleted);
         counters.updated.add(modified.modified);
@@ -147,6 +147,29 @@ fn run(
         out.append("retriedStmtId", 0);
     }
     Ok(out.finish())
+}
+
+/// Changes or removes the first document.
+fn modify(
+    place: StatementContext<'_>,
+    form: &ModifyForm,
+    selector: &Selector<'_>,
+    expressions: &ParseContext,
+) -> Result<Modified> {
+    let action = form.action(place.operation.upserted());
+    let variables = &place.options.variables;
+    let mut statement = place.statement(selector, false, action, variables, expressions);
+    let guard = place.operation.guarded_key();
+    let guard = guard.map(KeyGuard::of).transpose()?;
+    statement.guard = guard.as_ref().map(|guard| guard as _);
+    place.find_candidates(&mut statement)?;
+    statement
+        .run(place.database.collections().modify())
+        .map_err(while_modifying)
+}
+
+fn while_modifying(error: Error) -> Error {
+    error.context("Plan executor error during findAndModify")
 }
 
 /// Returns the document that an upsert inserts if nothing matches.

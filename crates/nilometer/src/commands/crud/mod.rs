@@ -4,6 +4,7 @@
 //! [`change`] the parts that `update`, `delete`, `findAndModify` and `bulkWrite` share. Each command
 //! checks its own options and then calls `query`, `write` or `timeseries`.
 
+mod accept_document;
 pub(crate) mod aggregate;
 pub(crate) mod apply_ops;
 pub(crate) mod bulk_write;

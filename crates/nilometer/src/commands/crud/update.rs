@@ -2,6 +2,7 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
+use super::accept_document;
 use super::change::{
     StatementContext, Statements, append_errors, count_value, eval_context, make_durable, selector,
     upserted, with_constants,
@@ -21,6 +22,7 @@ use crate::eval::ParseContext;
 use crate::modify::{Modified, ModifyAction, Selector, WriteTarget};
 use crate::operation::{OperationContext, Request};
 use crate::retryable_writes::StatementKind;
+use crate::router::KeyGuard;
 use crate::services::LatencyClass;
 use crate::write::update::Update;
 
@@ -224,6 +226,12 @@ pub(crate) fn one(
         operation,
         ..
     } = place;
+    let counters = &database.services().counters.documents;
+    if let Some(accepted) = operation.accepted() {
+        let updated = accept_document::run(place, accepted)?;
+        counters.updated.add(updated.modified);
+        return Ok(updated);
+    }
     let action = ModifyAction::Update {
         update: &parsed.update,
         upsert: parsed.upsert,
@@ -232,9 +240,10 @@ pub(crate) fn one(
     let (selector, multi) = (&parsed.selector, parsed.multi);
     let (variables, expressions) = (&parsed.variables, &parsed.expressions);
     let mut statement = place.statement(selector, multi, action, variables, expressions);
+    let guard = operation.guarded_key().map(KeyGuard::of).transpose()?;
+    statement.guard = guard.as_ref().map(|guard| guard as _);
     place.find_candidates(&mut statement)?;
     let updated = statement.run(database.collections().modify())?;
-    let counters = &database.services().counters.documents;
     counters.updated.add(updated.modified);
     counters.inserted.add(u64::from(updated.upserted.is_some()));
     Ok(updated)

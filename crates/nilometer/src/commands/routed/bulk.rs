@@ -348,6 +348,7 @@ impl<'b> Parts<'b, '_> {
             options: &self.bulk.options,
             kind,
             by_bytes: compares_by_bytes(database, namespace),
+            count: self.bulk.ops.len(),
         };
         let done = match statements.run(at, statement.as_ref(), &mut self.buffered) {
             Ok(done) => done,

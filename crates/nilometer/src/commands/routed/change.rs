@@ -13,7 +13,7 @@ use nilometer_storage::Durability;
 use super::buffered::BufferedWrites;
 use super::config_updates;
 use super::insert::{dropped, placed, unsettled, with_index};
-use super::narrowed::Narrowed;
+use super::key_updates::{KeyStep, StatementPlan, change_key};
 use super::{
     PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum, writable,
 };
@@ -29,9 +29,11 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::ParseContext;
 use crate::eval::matcher::MatchExpression;
-use crate::operation::{OperationContext, PlacementVersion, Request, RoutedRequest};
+use crate::operation::{
+    AcceptedDocument, GuardedKey, OperationContext, PlacementVersion, Request, RoutedRequest,
+};
 use crate::router::{
-    OPENING_FIELD, Placement, Router, Sharding, version_asked, wait, write_request,
+    OPENING_FIELD, Placement, Router, Sharding, key_change_in, version_asked, wait, write_request,
 };
 
 /// What a statement does, and where its parts are.
@@ -128,6 +130,7 @@ fn change(
         options: &QueryOptions::parse(database, operation, &args, None)?,
         kind,
         by_bytes: compares_by_bytes(database, &namespace),
+        count: statements.len(),
     };
     if placement.sharding.is_none()
         && let Some(reply) = by.run_whole(&placement, &statements)?
@@ -217,6 +220,11 @@ impl Done {
         }
     }
 
+    /// Returns the change of a shard key that its partition has not made.
+    fn key_change(&self) -> Option<AcceptedDocument> {
+        key_change_in(self.error.as_ref()?.as_ref())
+    }
+
     /// True if nothing more is to be done for one document.
     fn is_done(&self) -> bool {
         self.n > 0 || self.error.is_some()
@@ -235,6 +243,38 @@ pub(super) struct Statements<'c> {
     pub(super) options: &'c QueryOptions,
     pub(super) kind: &'c Kind,
     pub(super) by_bytes: bool,
+    /// How many statements the client's command has.
+    pub(super) count: usize,
+}
+
+/// A statement on its way.
+struct StatementState<'s> {
+    statement: DocRef<'s>,
+    number: u32,
+    is_multi: bool,
+    is_upsert: bool,
+    /// Of a statement for many documents, what partitions have answered.
+    replies: BTreeMap<usize, Document>,
+    /// The document of an upsert that finds nothing.
+    new: Option<Document>,
+    /// What the shard key of its document may become.
+    allowed: Option<Document>,
+}
+
+/// What follows when a statement was tried.
+enum Next {
+    Done(Done),
+    Again,
+    /// First the placement is to be of this version.
+    Settle(PlacementVersion),
+}
+
+/// A statement as partitions are asked for it.
+struct Tried<'t> {
+    /// The command with the one statement.
+    body: &'t Document,
+    number: u32,
+    guard: Option<GuardedKey>,
 }
 
 /// What a statement did, or the placement that a partition asks for.
@@ -250,7 +290,7 @@ impl Statements<'_> {
         let body = with_statements(&self.body, self.kind, statements.iter().copied());
         let mut placement = placement.clone();
         for _ in 0..PLACEMENT_CHANGES_MAX {
-            let routed = self.routed(&placement, Vec::new(), false);
+            let routed = self.following(&placement);
             let place = (self.router, self.operation, self.namespace);
             match ask_one(place, placement.primary, &body, &routed)? {
                 Ok(reply) => return Ok(Some(without_ok(&reply))),
@@ -274,65 +314,108 @@ impl Statements<'_> {
         buffered: &mut BufferedWrites,
     ) -> Result<Done> {
         let (is_multi, is_upsert) = self.kind.flags(statement);
-        let number = statement_number(at);
-        let changes = self.kind.changes(statement);
-        let mut replies = BTreeMap::new();
-        let mut new = None;
+        let mut state = StatementState {
+            statement,
+            number: statement_number(at),
+            is_multi,
+            is_upsert,
+            replies: BTreeMap::new(),
+            new: None,
+            allowed: None,
+        };
         for _ in 0..PLACEMENT_CHANGES_MAX {
-            let place = (self.router, self.operation, self.namespace);
-            let Some((placement, targets)) = targets(place, statement, self.by_bytes, changes)?
-            else {
-                return Ok(Done::of(&replies.into_values().collect::<Vec<_>>()));
-            };
-            let named = (statement, "q");
-            let of = (changes, is_multi, targets.len());
-            let narrow = Narrowed::of(self.database, place, &placement, named, of);
-            let narrow = match of_statement(narrow)? {
-                Ok(narrow) => narrow,
-                Err(failed) => return Ok(failed),
-            };
-            let targets = match &narrow {
-                None => targets,
-                Some(narrow) => placement.targets(narrow.filter(self.by_bytes).as_ref()),
-            };
-            let original = statement;
-            let statement = narrow.as_ref().map_or(statement, Narrowed::statement);
-            let tried = match is_upsert {
-                true => without(statement, &["upsert", "upsertSupplied"]),
-                false => statement.to_document(),
-            };
-            let body = self.with_statement(tried.as_ref(), buffered);
-            let run = (&body, number);
-            // Another document may be the first of all partitions now, in another partition.
-            let has_run = is_upsert || narrow.is_some();
-            let answer = match is_multi {
-                true => self.everywhere(&placement, &targets, run, &mut replies, buffered)?,
-                false => self.somewhere(&placement, (&targets, has_run), run, buffered)?,
-            };
-            if let (Some(narrow), Ok(done)) = (&narrow, &answer)
-                && !done.is_done()
-                && let Err(failed) = of_statement(narrow.check(self.database, place))?
-            {
-                return Ok(failed);
-            }
-            let answer = match answer {
-                Ok(done) if is_upsert && !done.is_done() => {
-                    if new.is_none() {
-                        new = match of_statement(self.new_document(original))? {
-                            Ok(new) => Some(new),
-                            Err(failed) => return Ok(failed),
-                        };
-                    }
-                    self.upsert(&placement, (statement, number), new.as_ref(), buffered)?
-                }
-                answer => answer,
-            };
-            match answer {
-                Ok(done) => return Ok(done),
-                Err(wanted) => self.router.settle(&wanted, self.operation)?,
+            match self.attempt(&mut state, buffered)? {
+                Next::Done(done) => return Ok(done),
+                Next::Again => {}
+                Next::Settle(wanted) => self.router.settle(&wanted, self.operation)?,
             }
         }
         Err(unsettled(self.namespace))
+    }
+
+    /// Tries a statement by the placement of now.
+    fn attempt(
+        &self,
+        state: &mut StatementState<'_>,
+        buffered: &mut BufferedWrites,
+    ) -> Result<Next> {
+        let place = (self.router, self.operation, self.namespace);
+        let (original, changes) = (state.statement, self.kind.changes(state.statement));
+        let Some((placement, targets)) = targets(place, original, self.by_bytes, changes)? else {
+            let replies: Vec<Document> = state.replies.values().cloned().collect();
+            return Ok(Next::Done(Done::of(&replies)));
+        };
+        let (named, of) = ((original, "q"), (changes, state.is_multi));
+        let targets = (targets, self.by_bytes);
+        let plan = StatementPlan::of(self.database, place, &placement, named, of, targets);
+        let plan = match of_statement(plan)? {
+            Ok(plan) => plan,
+            Err(failed) => return Ok(Next::Done(failed)),
+        };
+        let statement = plan.statement(original);
+        let tried = match state.is_upsert {
+            true => without(statement, &["upsert", "upsertSupplied"]),
+            false => statement.to_document(),
+        };
+        let body = self.with_statement(tried.as_ref(), buffered);
+        let run = Tried {
+            body: &body,
+            number: state.number,
+            guard: plan.guard(state.allowed.as_ref()),
+        };
+        let targets = &plan.targets;
+        let has_run = state.is_upsert || plan.may_have_run_elsewhere();
+        let answer = match state.is_multi {
+            true => self.everywhere(&placement, targets, &run, &mut state.replies, buffered)?,
+            false => self.somewhere(&placement, (targets, has_run), &run, buffered)?,
+        };
+        if answer.as_ref().is_ok_and(|done| !done.is_done())
+            && let Err(failed) = of_statement(plan.check(self.database, place))?
+        {
+            return Ok(Next::Done(failed));
+        }
+        let answer = match answer {
+            Ok(done) if state.is_upsert && !done.is_done() => {
+                if state.new.is_none() {
+                    state.new = match of_statement(self.new_document(original))? {
+                        Ok(new) => Some(new),
+                        Err(failed) => return Ok(Next::Done(failed)),
+                    };
+                }
+                self.upsert(&placement, (statement, &run), state.new.as_ref(), buffered)?
+            }
+            answer => answer,
+        };
+        match answer {
+            Err(wanted) => Ok(Next::Settle(wanted)),
+            Ok(done) => match done.key_change() {
+                None => Ok(Next::Done(done)),
+                Some(change) => self.change_key(state, (&placement, &plan), change, &body),
+            },
+        }
+    }
+
+    /// Carries out the change of a shard key.
+    fn change_key(
+        &self,
+        state: &mut StatementState<'_>,
+        (placement, plan): (&Placement, &StatementPlan),
+        change: AcceptedDocument,
+        body: &Document,
+    ) -> Result<Next> {
+        let place = (self.router, self.operation, self.namespace);
+        let of = (body, state.number, self.count == 1);
+        Ok(match change_key(place, placement, plan, change, of)? {
+            KeyStep::Refused(error) => Next::Done(Done::failed(&error)),
+            KeyStep::Allow(key) => {
+                state.allowed = Some(key);
+                Next::Again
+            }
+            KeyStep::Done(reply) => match Done::of(&[reply]) {
+                done if done.is_done() || !state.is_upsert => Next::Done(done),
+                _ => Next::Again,
+            },
+        })
     }
 
     /// Runs a statement in all targets that have not answered yet.
@@ -340,7 +423,7 @@ impl Statements<'_> {
         &self,
         placement: &Placement,
         targets: &[usize],
-        (body, number): (&Document, u32),
+        run: &Tried<'_>,
         replies: &mut BTreeMap<usize, Document>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
@@ -348,9 +431,9 @@ impl Statements<'_> {
             .iter()
             .filter(|target| !replies.contains_key(target));
         let open: Vec<usize> = open.copied().collect();
-        let routed = self.routed(placement, vec![number], false);
+        let routed = self.routed(placement, run, false);
         let place = (self.router, self.operation, self.namespace);
-        let answers = ask(place, &open, body, &routed);
+        let answers = ask(place, &open, run.body, &routed);
         let (mut refused, mut failed) = (None, None);
         for (target, answer) in open.into_iter().zip(answers) {
             match answer {
@@ -380,7 +463,7 @@ impl Statements<'_> {
         &self,
         placement: &Placement,
         (targets, is_anywhere): (&[usize], bool),
-        (body, number): (&Document, u32),
+        run: &Tried<'_>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
         for (repeats_only, round) in rounds(
@@ -389,10 +472,10 @@ impl Statements<'_> {
             targets,
             is_anywhere,
         ) {
-            let routed = self.routed(placement, vec![number], repeats_only);
+            let routed = self.routed(placement, run, repeats_only);
             let place = (self.router, self.operation, self.namespace);
             for target in round {
-                let reply = match ask_one(place, target, body, &routed)? {
+                let reply = match ask_one(place, target, run.body, &routed)? {
                     Ok(reply) => reply,
                     Err(wanted) => return Ok(Err(wanted)),
                 };
@@ -410,7 +493,7 @@ impl Statements<'_> {
     fn upsert(
         &self,
         placement: &Placement,
-        (statement, number): (DocRef<'_>, u32),
+        (statement, run): (DocRef<'_>, &Tried<'_>),
         new: Option<&Document>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
@@ -419,7 +502,7 @@ impl Statements<'_> {
             Ok(partition) => partition,
             Err(error) => return Ok(Ok(Done::failed(&error))),
         };
-        let mut routed = self.routed(placement, vec![number], false);
+        let mut routed = self.routed(placement, run, false);
         routed.upserted = new.cloned();
         let body = self.with_statement(statement, buffered);
         let place = (self.router, self.operation, self.namespace);
@@ -453,16 +536,18 @@ impl Statements<'_> {
         )
     }
 
-    fn routed(
-        &self,
-        placement: &Placement,
-        statements: Vec<u32>,
-        repeats_only: bool,
-    ) -> RoutedRequest {
+    fn routed(&self, placement: &Placement, run: &Tried<'_>, repeats_only: bool) -> RoutedRequest {
+        RoutedRequest {
+            statements: vec![run.number],
+            repeats_only,
+            guarded_key: run.guard.clone(),
+            ..self.following(placement)
+        }
+    }
+
+    fn following(&self, placement: &Placement) -> RoutedRequest {
         RoutedRequest {
             placement: Some(placement.version_of(self.namespace)),
-            statements,
-            repeats_only,
             ..RoutedRequest::default()
         }
     }

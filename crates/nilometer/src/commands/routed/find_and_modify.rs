@@ -4,7 +4,7 @@ use nilometer_bson::{DocRef, Document};
 
 use super::change::{ask_one, rounds, targets, without, without_ok};
 use super::insert::{dropped, placed, unsettled};
-use super::narrowed::Narrowed;
+use super::key_updates::{KeyStep, StatementPlan, change_key};
 use super::{PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, writable};
 use crate::args::Args;
 use crate::catalog::Namespace;
@@ -14,7 +14,7 @@ use crate::commands::ddl::collection_uuid;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, PlacementVersion, Request, RoutedRequest};
-use crate::router::{Placement, Router};
+use crate::router::{Placement, Router, key_change_of};
 
 pub(super) fn run(
     database: &Database,
@@ -38,52 +38,111 @@ pub(super) fn run(
     placed(database, operation, router, &namespace)?;
     let _write = router.begin_write();
     let original = forwarded(body, &["collectionUUID"], operation);
-    let by_bytes = compares_by_bytes(database, &namespace);
-    let mut new = None;
+    let mut modification = Modification {
+        database,
+        place: (router, operation, &namespace),
+        original: original.as_ref(),
+        is_upsert,
+        by_bytes: compares_by_bytes(database, &namespace),
+        new: None,
+        allowed: None,
+    };
     for _ in 0..PLACEMENT_CHANGES_MAX {
-        let place = (router, operation, &namespace);
-        let found = targets(place, body, by_bytes, body.get("update"))?;
-        let (placement, mut targets) = found.ok_or_else(|| dropped(&namespace))?;
-        let is_divided = placement.sharding.is_some() && is_upsert;
-        let statement = (original.as_ref(), "query");
-        let of = (body.get("update"), false, targets.len());
-        let narrow = Narrowed::of(database, place, &placement, statement, of)?;
-        if let Some(narrow) = &narrow {
-            targets = placement.targets(narrow.filter(by_bytes).as_ref());
+        match modification.attempt()? {
+            Some(Ok(reply)) => return Ok(reply),
+            Some(Err(wanted)) => router.settle(&wanted, operation)?,
+            None => {}
         }
-        let whole = narrow
-            .as_ref()
-            .map_or(original.as_ref(), Narrowed::statement);
+    }
+    Err(unsettled(&namespace))
+}
+
+/// The command on its way.
+struct Modification<'m> {
+    database: &'m Database,
+    place: Place<'m>,
+    original: DocRef<'m>,
+    is_upsert: bool,
+    by_bytes: bool,
+    /// The document of an upsert that finds nothing.
+    new: Option<Document>,
+    /// What the shard key of its document may become.
+    allowed: Option<Document>,
+}
+
+impl Modification<'_> {
+    /// Tries the command by the placement of now; `None` if it is to be tried again.
+    fn attempt(&mut self) -> Result<Option<Answer>> {
+        let (database, place, original) = (self.database, self.place, self.original);
+        let namespace = place.2;
+        let changes = original.get("update");
+        let found = targets(place, original, self.by_bytes, changes)?;
+        let (placement, targets) = found.ok_or_else(|| dropped(namespace))?;
+        let (named, of) = ((original, "query"), (changes, false));
+        let targets = (targets, self.by_bytes);
+        let plan = StatementPlan::of(database, place, &placement, named, of, targets)?;
+        let whole = plan.statement(original);
+        let is_divided = placement.sharding.is_some() && self.is_upsert;
         let tried = match is_divided {
             true => without(whole, &["upsert"]),
             false => whole.to_document(),
         };
-        // Another document may be the first of all partitions now, in another partition.
-        let has_run = is_divided || narrow.is_some();
-        let mut answer = find_in(place, &placement, (&targets, has_run), &tried)?;
-        if let (Some(narrow), Ok(reply)) = (&narrow, &answer)
-            && !has_document(reply)
-        {
-            narrow.check(database, place)?;
-        }
-        if is_divided && answer.as_ref().is_ok_and(|reply| !has_document(reply)) {
-            if new.is_none() {
-                let made = find_and_modify::new_document(
-                    database,
-                    operation,
-                    &namespace,
-                    original.as_ref(),
-                );
-                new = Some(made?);
+        let routed = RoutedRequest {
+            placement: Some(placement.version_of(namespace)),
+            guarded_key: plan.guard(self.allowed.as_ref()),
+            ..RoutedRequest::default()
+        };
+        let targets = (&*plan.targets, is_divided || plan.may_have_run_elsewhere());
+        let answer = match find_in(place, &placement, targets, (&tried, &routed)) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let change = key_change_of(&error).ok_or(error)?;
+                match change_key(place, &placement, &plan, change, (&tried, 0, true))? {
+                    KeyStep::Allow(key) => {
+                        self.allowed = Some(key);
+                        return Ok(None);
+                    }
+                    KeyStep::Done(reply) => Ok(without_ok(&reply)),
+                    KeyStep::Refused(error) => return Err(error),
+                }
             }
-            answer = upsert(place, &placement, &whole.to_document(), new.as_ref())?;
+        };
+        let finds_nothing = answer.as_ref().is_ok_and(|reply| !has_document(reply));
+        if finds_nothing {
+            plan.check(database, place)?;
         }
-        match answer {
-            Ok(reply) => return Ok(reply),
-            Err(wanted) => router.settle(&wanted, operation)?,
+        match finds_nothing && is_divided {
+            true => self.upsert(&placement, &whole.to_document(), routed),
+            false => Ok(Some(answer)),
         }
     }
-    Err(unsettled(&namespace))
+
+    /// Runs an upsert that has found nothing in the partition of its document.
+    fn upsert(
+        &mut self,
+        placement: &Placement,
+        body: &Document,
+        routed: RoutedRequest,
+    ) -> Result<Option<Answer>> {
+        let (_, operation, namespace) = self.place;
+        if self.new.is_none() {
+            let (database, original) = (self.database, self.original);
+            let new = find_and_modify::new_document(database, operation, namespace, original);
+            self.new = Some(new?);
+        }
+        let document = self.new.as_ref();
+        let document = document.map_or(DocRef::EMPTY, Document::as_ref);
+        let partition = placement.partition_of(document)?;
+        let routed = RoutedRequest {
+            upserted: self.new.clone(),
+            ..routed
+        };
+        match ask_one(self.place, partition, body, &routed) {
+            // A document has come meanwhile.
+            Err(error) if key_change_of(&error).is_some() => Ok(None),
+            answer => Ok(Some(answer?.map(|reply| without_ok(&reply)))),
+        }
+    }
 }
 
 /// A reply, or the placement that a partition asks for.
@@ -104,15 +163,14 @@ fn find_in(
     place: Place<'_>,
     placement: &Placement,
     (targets, is_anywhere): (&[usize], bool),
-    body: &Document,
+    (body, routed): (&Document, &RoutedRequest),
 ) -> Result<Answer> {
-    let (router, operation, namespace) = place;
+    let (router, operation, _) = place;
     let mut last = Document::new();
     for (repeats_only, round) in rounds((router, operation), placement, targets, is_anywhere) {
         let routed = RoutedRequest {
-            placement: Some(placement.version_of(namespace)),
             repeats_only,
-            ..RoutedRequest::default()
+            ..routed.clone()
         };
         for target in round {
             last = match ask_one(place, target, body, &routed)? {
@@ -125,22 +183,4 @@ fn find_in(
         }
     }
     Ok(Ok(last))
-}
-
-/// Runs an upsert that has found nothing in the partition of its document.
-fn upsert(
-    place: Place<'_>,
-    placement: &Placement,
-    body: &Document,
-    new: Option<&Document>,
-) -> Result<Answer> {
-    let document = new.map_or(DocRef::EMPTY, Document::as_ref);
-    let partition = placement.partition_of(document)?;
-    let routed = RoutedRequest {
-        placement: Some(placement.version_of(place.2)),
-        upserted: new.cloned(),
-        ..RoutedRequest::default()
-    };
-    let answer = ask_one(place, partition, body, &routed)?;
-    Ok(answer.map(|reply| without_ok(&reply)))
 }

@@ -21,6 +21,7 @@ mod elsewhere;
 mod explain;
 mod find_and_modify;
 mod insert;
+mod key_updates;
 mod narrowed;
 mod ordinary;
 mod rollups;

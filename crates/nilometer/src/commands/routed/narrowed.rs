@@ -1,20 +1,21 @@
 //! Statements for one document of a sharded collection, whose filters get further conditions.
 //!
 //! ```text
-//! the update writes the shard key     only a document that has these values already: it stays in its partition
+//! the update writes the shard key     if it must not change one: only a document that has these values already
 //! the statement has a sort order      only the document that is the first of all partitions
 //! ```
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc};
 
 use super::change::filter_of;
 use super::first_batch;
+use super::key_updates::KeyTreatment;
 use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::operation::OperationContext;
-use crate::router::{Placement, Router, changes_key, narrowed};
+use crate::router::{Router, narrowed};
 
 /// Fields of a statement that a query for its documents has, too.
 const OF_QUERY: [&str; 3] = ["collation", "hint", "sort"];
@@ -25,25 +26,23 @@ type Place<'p> = (&'p Router, &'p OperationContext, &'p Namespace);
 /// A statement with further conditions.
 pub(super) struct Narrowed {
     statement: Document,
-    /// A query for the documents of the original statement, if one that keeps its key is wanted.
-    others: Option<Document>,
+    /// A query for the documents of the original statement, if one that keeps its key is wanted, and why.
+    others: Option<(Document, Error)>,
 }
 
 impl Narrowed {
-    /// Returns a statement with further conditions; `None` if it needs none. `name` is the field with its filter, `changes` what
-    /// it changes, `targets` the number of partitions that may have its documents.
+    /// Returns a statement with further conditions; `None` if it needs none. `name` is the field with its filter, `targets` the
+    /// number of partitions that may have its documents.
     pub(super) fn of(
         database: &Database,
         (_, operation, namespace): Place<'_>,
-        placement: &Placement,
+        treatment: &KeyTreatment,
         (original, name): (DocRef<'_>, &str),
-        (changes, is_multi, targets): (ValueRef<'_>, bool, usize),
+        (is_multi, targets): (bool, usize),
     ) -> Result<Option<Self>> {
-        let Some(sharding) = &placement.sharding else {
-            return Ok(None);
-        };
-        let mut conditions = sharding.key.conditions_of(changes, is_multi)?;
-        let keeps_key = !conditions.is_empty();
+        let mut conditions = treatment.conditions.clone();
+        let refusal = treatment.refusal.clone();
+        let refusal = refusal.filter(|_| !conditions.is_empty());
         let sort = original.get("sort").as_document();
         let is_sorted = sort.is_some_and(|sort| !sort.is_empty());
         if is_sorted && !is_multi && targets > 1 {
@@ -65,7 +64,7 @@ impl Narrowed {
         }
         Ok(Some(Self {
             statement: narrowed(original, name, &conditions),
-            others: keeps_key.then(|| query_of(namespace, original, name)),
+            others: refusal.map(|refusal| (query_of(namespace, original, name), refusal)),
         }))
     }
 
@@ -81,13 +80,13 @@ impl Narrowed {
 
     /// Fails if the statement has found nothing, but would change the key of another document.
     pub(super) fn check(&self, database: &Database, (.., namespace): Place<'_>) -> Result<()> {
-        let Some(query) = &self.others else {
+        let Some((query, refusal)) = &self.others else {
             return Ok(());
         };
         let found = database.call(&namespace.database, query.clone())?;
         match first_batch(&found).is_empty() {
             true => Ok(()),
-            false => Err(changes_key(false)),
+            false => Err(refusal.clone()),
         }
     }
 }

@@ -27,8 +27,8 @@ use crate::modify::WriteTarget;
 use crate::operation::{DocumentSequence, OperationContext, Request, RoutedRequest};
 use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
 use crate::router::{
-    GIVEN_SEQUENCE, PLACE_COMMAND, PendingReply, Placement, Router, ShardKey, command, constants,
-    version_asked, wait, write_request,
+    GIVEN_SEQUENCE, KeyChange, PLACE_COMMAND, PendingReply, Placement, Router, ShardKey, command,
+    constants, version_asked, wait, write_request,
 };
 use crate::write::with_id;
 
@@ -464,7 +464,13 @@ impl RoutedMerge {
         let options = merge.stage.get("$merge").as_document();
         let matched = options.map_or(ValueRef::Missing, |options| options.get("whenMatched"));
         if let ValueRef::Array(_) = matched {
-            sharding.key.conditions_of(matched, false)?;
+            let change = sharding.key.change_by(matched, false)?;
+            if change != KeyChange::None {
+                return Err(Error::new(
+                    ErrorCode::CommandNotSupported,
+                    "$merge does not change the shard key of documents",
+                ));
+            }
         }
         let new_id = || self.own.services.ids.object_id(operation.now_ms);
         // One that is identified otherwise keeps the `_id` of its match.
