@@ -3,6 +3,7 @@
 //! Every document that comes of a body must be valid, and every line must be a document or an error. A statement may fail; its
 //! answer must be written.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ fn check_documents(read: &Batches) -> usize {
 /// Runs statements, on one database for each seed.
 pub fn influxql_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
-    let store = &mut MemoryStore::new();
+    let store = &MemoryStore::new();
     for _ in 0..BATCH {
         let mut bytes = pick(numbers, &QUERIES).as_bytes().to_vec();
         if numbers.below(3) == 0 {
@@ -126,10 +127,10 @@ pub fn influxql_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
 
 /// Runs one text of statements.
 pub fn influxql(bytes: &[u8]) -> bool {
-    statements(&mut MemoryStore::new(), bytes)
+    statements(&MemoryStore::new(), bytes)
 }
 
-fn statements(store: &mut MemoryStore, bytes: &[u8]) -> bool {
+fn statements(store: &MemoryStore, bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
     };
@@ -159,14 +160,14 @@ fn statements(store: &mut MemoryStore, bytes: &[u8]) -> bool {
 /// A database with some series.
 struct MemoryStore {
     database: Database,
-    session: ClientSession,
+    session: RefCell<ClientSession>,
 }
 
 impl MemoryStore {
     fn new() -> Self {
-        let mut store = Self {
+        let store = Self {
             database: Database::in_memory().expect("a database"),
-            session: ClientSession::embedded(),
+            session: RefCell::new(ClientSession::embedded()),
         };
         for name in ["cpu", "mem"] {
             let timeseries = doc! {"timeField": "time", "metaField": "tags"};
@@ -192,9 +193,11 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn run(&mut self, command: Document) -> Result<Document, String> {
+    fn run(&self, command: Document) -> Result<Document, String> {
         let request = Request::new(command);
-        let reply = self.database.run_command(&mut self.session, &request);
+        let reply = self
+            .database
+            .run_command(&mut self.session.borrow_mut(), &request);
         if reply.get("ok").as_exact_i64() == Some(1) {
             return Ok(reply);
         }
@@ -204,7 +207,7 @@ impl Store for MemoryStore {
     }
 
     fn schema(
-        &mut self,
+        &self,
         db: &str,
         measurement: &str,
         _: bool,
@@ -213,15 +216,15 @@ impl Store for MemoryStore {
         Ok(read.map(Arc::new))
     }
 
-    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+    fn mappings(&self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
         mapping::all(&mut |command| self.run(command), db)
     }
 
-    fn forget(&mut self, _: &str, _: Option<&str>) {}
+    fn forget(&self, _: &str, _: Option<&str>) {}
 
     /// Checks the points and writes none.
     fn write(
-        &mut self,
+        &self,
         _: &str,
         read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
     ) -> Result<Vec<LineError>, String> {

@@ -40,29 +40,29 @@ pub const RETENTION_COLLECTION: &str = "nilometer.influx";
 /// The only retention policy of a database.
 pub const RETENTION_POLICY: &str = "autogen";
 
-/// What statements need of the database.
+/// What statements need of the database. A statement that writes its rows writes some while it reads others.
 pub trait Store {
     /// Runs a command in the name of the user. An error is the text of the reply.
-    fn run(&mut self, command: Document) -> Result<Document, String>;
+    fn run(&self, command: Document) -> Result<Document, String>;
 
     /// Returns what is known of a measurement, if it exists. `exact` asks for what is stored now; else it may be some seconds old.
     fn schema(
-        &mut self,
+        &self,
         db: &str,
         measurement: &str,
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String>;
 
     /// Returns the mappings of a database, by the names of their measurements.
-    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String>;
+    fn mappings(&self, db: &str) -> Result<BTreeMap<String, Mapping>, String>;
 
     /// Forgets a measurement, or all of a database.
-    fn forget(&mut self, db: &str, measurement: Option<&str>);
+    fn forget(&self, db: &str, measurement: Option<&str>);
 
     /// Writes the points that `read` returns as the user; it may be called several times, if other writes change the types of fields. Returns
     /// the points that were rejected. Measurements that do not exist are created.
     fn write(
-        &mut self,
+        &self,
         db: &str,
         read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
     ) -> Result<Vec<LineError>, String>;
@@ -74,7 +74,7 @@ pub trait Store {
 /// Executes statements one after the other until one fails. `db` is the database of measurements that name none. An error of a
 /// statement is part of the answer; this function fails if the answer cannot be written.
 pub fn execute(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     statements: &[Statement],
     output: &mut Output<'_>,
@@ -98,7 +98,7 @@ pub fn execute(
 }
 
 fn run_statement(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     statement: &Statement,
     output: &mut Output<'_>,
@@ -135,7 +135,7 @@ fn database<'a>(db: Option<&'a str>, named: Option<&'a str>) -> Result<&'a str, 
 }
 
 /// Stores the retention of a database, which so exists. One that exists keeps its retention unless another one is given.
-fn create_database(store: &mut dyn Store, name: &str, duration_ns: i64) -> Result<(), String> {
+fn create_database(store: &dyn Store, name: &str, duration_ns: i64) -> Result<(), String> {
     let seconds = duration_ns / 1_000_000_000;
     let change = match seconds {
         0 => doc! {"$setOnInsert": doc! {"seconds": 0_i64}},

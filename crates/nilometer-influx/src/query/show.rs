@@ -18,7 +18,7 @@ const HIDDEN: [&str; 3] = ["admin", "config", "local"];
 
 /// Executes a statement.
 pub(super) fn run(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     statement: &Statement,
     output: &mut Output<'_>,
@@ -70,7 +70,7 @@ fn text(text: impl Into<String>) -> Cell {
     Cell::String(text.into())
 }
 
-fn databases(store: &mut dyn Store, output: &mut Output<'_>) -> Result<(), String> {
+fn databases(store: &dyn Store, output: &mut Output<'_>) -> Result<(), String> {
     let list = doc! {
         "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true, "$db": "admin",
     };
@@ -91,11 +91,11 @@ fn databases(store: &mut dyn Store, output: &mut Output<'_>) -> Result<(), Strin
 
 /// Takes a measurement: its database, its name, what is known of it.
 type VisitMeasurement<'v> =
-    dyn FnMut(&mut dyn Store, &str, &str, &MeasurementSchema) -> Result<(), String> + 'v;
+    dyn FnMut(&dyn Store, &str, &str, &MeasurementSchema) -> Result<(), String> + 'v;
 
 /// Calls `visit` with the measurements of a statement.
 fn for_each_measurement(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     visit: &mut VisitMeasurement<'_>,
@@ -133,7 +133,7 @@ fn filter(
 }
 
 fn show_measurements(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     output: &mut Output<'_>,
@@ -168,7 +168,7 @@ fn show_measurements(
 }
 
 fn tag_keys(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     output: &mut Output<'_>,
@@ -192,7 +192,7 @@ fn tag_keys(
 }
 
 fn field_keys(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     output: &mut Output<'_>,
@@ -211,7 +211,7 @@ fn field_keys(
 }
 
 fn tag_values(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     keys: &KeyFilter,
@@ -269,7 +269,7 @@ fn tag_values(
 }
 
 fn series(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     show: &Show,
     output: &mut Output<'_>,
@@ -308,7 +308,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn retention(store: &mut dyn Store, db: &str, output: &mut Output<'_>) -> Result<(), String> {
+fn retention(store: &dyn Store, db: &str, output: &mut Output<'_>) -> Result<(), String> {
     let find = doc! {
         "find": RETENTION_COLLECTION, "filter": doc! {"_id": "retention"}, "limit": 1,
         "singleBatch": true, "$db": db,

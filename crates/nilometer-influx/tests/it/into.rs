@@ -172,7 +172,7 @@ fn points_are_written_in_parts() {
         written(store, "SELECT v INTO numbers FROM m GROUP BY t"),
         25_000
     );
-    assert_eq!(std::mem::take(&mut store.writes), [10_000, 10_000, 5_000]);
+    assert_eq!(store.writes.take(), [10_000, 10_000, 5_000]);
     let sums = store.series("SELECT count(v), sum(v) FROM numbers GROUP BY t");
     assert_eq!(
         sums.to_string().replace("numbers", "m"),
@@ -185,5 +185,5 @@ fn points_are_written_in_parts() {
     let lines: Vec<String> = (0..6).map(|at| format!("{longer} {at}")).collect();
     store.write(&lines.join("\n"));
     assert_eq!(written(store, "SELECT s INTO texts FROM l"), 6);
-    assert_eq!(store.writes, [4, 2]);
+    assert_eq!(*store.writes.borrow(), [4, 2]);
 }

@@ -1,5 +1,6 @@
 //! A database in memory behind the languages of InfluxDB.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,21 +21,21 @@ pub(crate) const NOW_MS: i64 = 1_704_153_600_000;
 
 pub(crate) struct TestStore {
     database: Database,
-    session: ClientSession,
+    session: RefCell<ClientSession>,
     /// Cursors fail after their first batch.
     pub(crate) breaks: bool,
     /// The points of each write of a statement.
-    pub(crate) writes: Vec<usize>,
+    pub(crate) writes: RefCell<Vec<usize>>,
 }
 
 impl Store for TestStore {
-    fn run(&mut self, command: Document) -> Result<Document, String> {
+    fn run(&self, command: Document) -> Result<Document, String> {
         if self.breaks && !command.get("getMore").is_missing() {
             return Err("the disk broke".to_owned());
         }
         let reply = self
             .database
-            .run_command(&mut self.session, &Request::new(command));
+            .run_command(&mut self.session.borrow_mut(), &Request::new(command));
         match reply.get("ok").as_exact_i64() {
             Some(1) => Ok(reply),
             _ => Err(reply.get("errmsg").as_str().unwrap_or_default().to_owned()),
@@ -42,7 +43,7 @@ impl Store for TestStore {
     }
 
     fn schema(
-        &mut self,
+        &self,
         db: &str,
         measurement: &str,
         _: bool,
@@ -51,14 +52,14 @@ impl Store for TestStore {
         Ok(read.map(Arc::new))
     }
 
-    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+    fn mappings(&self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
         mapping::all(&mut |command| self.run(command), db)
     }
 
-    fn forget(&mut self, _: &str, _: Option<&str>) {}
+    fn forget(&self, _: &str, _: Option<&str>) {}
 
     fn write(
-        &mut self,
+        &self,
         db: &str,
         read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
     ) -> Result<Vec<LineError>, String> {
@@ -74,6 +75,7 @@ impl Store for TestStore {
         };
         let read = read(&mut known);
         self.writes
+            .borrow_mut()
             .push(read.batches.iter().map(|one| one.lines.len()).sum());
         let rejections = read.rejections;
         for batch in read.batches {
@@ -91,9 +93,9 @@ impl TestStore {
     pub(crate) fn new() -> Self {
         Self {
             database: Database::in_memory().expect("a database"),
-            session: ClientSession::embedded(),
+            session: RefCell::new(ClientSession::embedded()),
             breaks: false,
-            writes: Vec::new(),
+            writes: RefCell::default(),
         }
     }
 
@@ -116,7 +118,7 @@ impl TestStore {
     }
 
     /// Inserts documents into a measurement, which is created if it does not exist.
-    fn insert(&mut self, db: &str, batch: Batch) {
+    fn insert(&self, db: &str, batch: Batch) {
         let names = Names::default();
         let timeseries = doc! {
             "timeField": names.time, "metaField": names.tags, "nilometer": doc! {"duplicates": "merge"},
@@ -133,7 +135,9 @@ impl TestStore {
             sequences: vec![sequence.expect("documents")],
             ..Request::new(insert)
         };
-        let reply = self.database.run_command(&mut self.session, &request);
+        let reply = self
+            .database
+            .run_command(&mut self.session.borrow_mut(), &request);
         assert!(
             reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing(),
             "{reply:?}"

@@ -73,7 +73,7 @@ impl Collected {
 }
 
 /// Computes the windows of a statement that have values.
-pub(super) fn collect(store: &mut dyn Store, query: &Query<'_>) -> Result<Collected, String> {
+pub(super) fn collect(store: &dyn Store, query: &Query<'_>) -> Result<Collected, String> {
     let mut aggregates: Vec<Aggregate> = Vec::new();
     for aggregate in query.plan.leaves.iter().filter_map(Leaf::aggregate) {
         if !aggregates.contains(aggregate) {
@@ -115,7 +115,7 @@ fn extended(query: &Query<'_>) -> TimeRange {
 
 /// Runs the pipelines.
 fn read(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     range: TimeRange,
     aggregates: &[Aggregate],
@@ -169,7 +169,7 @@ fn read(
 /// Reads the first or last documents of groups, whether they have the field or not: in most measurements all have. False if one
 /// has it not; then nothing was read.
 fn read_edges(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     range: TimeRange,
     aggregate: &[(usize, &Aggregate); 1],
@@ -202,7 +202,7 @@ fn read_edges(
 }
 
 fn read_groups(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     range: TimeRange,
     stages: Vec<Document>,

@@ -7,11 +7,8 @@
 //! The tags of `GROUP BY` are tags of the points, and the columns are their fields, also those that show tags. A row without values is no point.
 //! Points are written while others are read: an error ends the statement, and what was written before stays, as in InfluxDB.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-
-use nilometer_bson::Document;
 
 use super::super::cell::Cell;
 use super::super::output::{Rows, SeriesHead};
@@ -20,54 +17,13 @@ use super::super::{RETENTION_POLICY, Store, database};
 use super::run_rows;
 use crate::influxql::Select;
 use crate::influxql::ast::IntoTarget;
-use crate::line_protocol::{BatchWriter, Batches, FieldValue, LineError, Point, SchemasOf, Text};
-use crate::mapping::Mapping;
-use crate::schema::MeasurementSchema;
+use crate::line_protocol::{BatchWriter, FieldValue, Point, Text};
 
 /// Points that are written together, as in InfluxDB.
 const POINTS_MAX: usize = 10_000;
 
 /// Bytes of texts after which points are written.
 const TEXT_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// The store, which reads rows and writes those that were read.
-#[derive(Clone, Copy)]
-struct SharedStore<'s, 'd>(&'s RefCell<&'d mut dyn Store>);
-
-impl Store for SharedStore<'_, '_> {
-    fn run(&mut self, command: Document) -> Result<Document, String> {
-        self.0.borrow_mut().run(command)
-    }
-
-    fn schema(
-        &mut self,
-        db: &str,
-        measurement: &str,
-        exact: bool,
-    ) -> Result<Option<Arc<MeasurementSchema>>, String> {
-        self.0.borrow_mut().schema(db, measurement, exact)
-    }
-
-    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
-        self.0.borrow_mut().mappings(db)
-    }
-
-    fn forget(&mut self, db: &str, measurement: Option<&str>) {
-        self.0.borrow_mut().forget(db, measurement);
-    }
-
-    fn write(
-        &mut self,
-        db: &str,
-        read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
-    ) -> Result<Vec<LineError>, String> {
-        self.0.borrow_mut().write(db, read)
-    }
-
-    fn now_ms(&self) -> i64 {
-        self.0.borrow().now_ms()
-    }
-}
 
 /// A row that was read.
 struct PendingPoint {
@@ -79,8 +35,8 @@ struct PendingPoint {
 }
 
 /// Rows until they are written.
-struct PointRows<'s, 'd> {
-    store: SharedStore<'s, 'd>,
+struct PointRows<'s> {
+    store: &'s dyn Store,
     db: &'s str,
     target: &'s IntoTarget,
     /// Those of the pending points, and of the series that is read.
@@ -92,7 +48,7 @@ struct PointRows<'s, 'd> {
 
 /// Executes a statement and writes its rows; then gives `output` their number.
 pub(super) fn run(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     (select, target): (&Select, &IntoTarget),
     output: &mut dyn Rows,
@@ -104,8 +60,6 @@ pub(super) fn run(
     {
         return Err(format!("retention policy not found: {policy}"));
     }
-    let store = RefCell::new(store);
-    let mut store = SharedStore(&store);
     let mut rows = PointRows {
         store,
         db: database(db, target.db.as_deref())?,
@@ -115,7 +69,7 @@ pub(super) fn run(
         text_bytes: 0,
         written: 0,
     };
-    run_rows(&mut store, db, select, &mut rows)?;
+    run_rows(store, db, select, &mut rows)?;
     rows.flush()?;
     output.begin_series(SeriesHead {
         name: "result".to_owned(),
@@ -125,7 +79,7 @@ pub(super) fn run(
     output.row(&[Cell::Time(0), Cell::Integer(rows.written)])
 }
 
-impl Rows for PointRows<'_, '_> {
+impl Rows for PointRows<'_> {
     fn begin_series(&mut self, head: SeriesHead) -> Result<(), String> {
         let mut names = HashSet::new();
         for column in &head.columns {
@@ -168,7 +122,7 @@ impl Rows for PointRows<'_, '_> {
     }
 }
 
-impl PointRows<'_, '_> {
+impl PointRows<'_> {
     /// Writes the points that were read.
     fn flush(&mut self) -> Result<(), String> {
         let points = std::mem::take(&mut self.points);

@@ -79,7 +79,7 @@ pub(super) fn zone(select: &Select) -> Result<Option<TimeZone>, String> {
 
 /// Executes a statement.
 pub(super) fn run(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     select: &Select,
     output: &mut dyn Rows,
@@ -92,7 +92,7 @@ pub(super) fn run(
 
 /// Executes a statement up to its rows.
 fn run_rows(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     select: &Select,
     output: &mut dyn Rows,
@@ -102,7 +102,7 @@ fn run_rows(
 
 /// Executes a statement over the times that are in `bounds`, too.
 fn run_within(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     select: &Select,
     bounds: TimeRange,
@@ -189,7 +189,7 @@ type TagPaths = Vec<(String, Option<String>)>;
 
 /// Plans a statement for a measurement. `None` if it does not exist or has none of the fields.
 fn planned(
-    store: &mut dyn Store,
+    store: &dyn Store,
     select: &Select,
     db: &str,
     measurement: &str,
@@ -223,7 +223,7 @@ fn planned_for(
 }
 
 /// Fails unless the user may read a collection.
-pub(super) fn may_read(store: &mut dyn Store, db: &str, collection: &str) -> Result<(), String> {
+pub(super) fn may_read(store: &dyn Store, db: &str, collection: &str) -> Result<(), String> {
     let find = doc! {"find": collection, "limit": 1, "singleBatch": true, "$db": db};
     store.run(find).map(drop)
 }
@@ -289,7 +289,7 @@ fn dimensions(select: &Select, schema: &MeasurementSchema) -> Result<TagPaths, S
 }
 
 /// Returns the names of all measurements of a database whose collections the user may see, in order.
-pub(super) fn all_measurements(store: &mut dyn Store, db: &str) -> Result<Vec<String>, String> {
+pub(super) fn all_measurements(store: &dyn Store, db: &str) -> Result<Vec<String>, String> {
     let collections = schema::measurements(&mut |command| store.run(command), db)?;
     let mut names: BTreeSet<String> = collections.iter().cloned().collect();
     for (name, mapping) in store.mappings(db)? {
@@ -304,7 +304,7 @@ pub(super) fn all_measurements(store: &mut dyn Store, db: &str) -> Result<Vec<St
 
 /// Returns databases and names of the measurements that are read.
 pub(super) fn measurements<'a>(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&'a str>,
     sources: &'a [Source],
 ) -> Result<Vec<(&'a str, String)>, String> {
@@ -361,7 +361,7 @@ pub(super) fn name_filter(filter: &SourceName) -> Result<Box<dyn Fn(&str) -> boo
 
 impl Query<'_> {
     /// Writes the rows of the statement.
-    fn run(&self, store: &mut dyn Store, output: &mut dyn Rows) -> Result<(), String> {
+    fn run(&self, store: &dyn Store, output: &mut dyn Rows) -> Result<(), String> {
         match &self.plan.kind {
             PlanKind::Raw => raw::run(store, self, output),
             PlanKind::Aggregates => {
@@ -507,7 +507,7 @@ impl Query<'_> {
     /// Runs a pipeline over the measurement.
     fn aggregate(
         &self,
-        store: &mut dyn Store,
+        store: &dyn Store,
         stages: Vec<Document>,
         visit: &mut dyn FnMut(DocRef<'_>) -> Result<bool, String>,
     ) -> Result<(), String> {

@@ -12,7 +12,7 @@ use super::{Query, Row, SeriesKey, check_points, compare_keys};
 
 /// Returns the documents that a function selects, as rows.
 pub(super) fn selected(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     at: usize,
 ) -> Result<Vec<(SeriesKey, Vec<Row>)>, String> {
@@ -52,7 +52,7 @@ pub(super) fn selected(
 
 /// Returns the rows of a function that gives several.
 pub(super) fn collect(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     multiple: &Multiple,
 ) -> Result<Vec<(SeriesKey, Vec<Row>)>, String> {
@@ -66,7 +66,7 @@ pub(super) fn collect(
 }
 
 fn distinct(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     path: &str,
 ) -> Result<Vec<(SeriesKey, Vec<Row>)>, String> {
@@ -94,7 +94,7 @@ fn distinct(
 }
 
 fn top(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     path: &str,
     tags: &[String],

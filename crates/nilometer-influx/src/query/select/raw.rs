@@ -12,7 +12,7 @@ use super::{Query, Row, SeriesKey, check_points};
 
 /// Executes a statement for a measurement.
 pub(super) fn run(
-    store: &mut dyn Store,
+    store: &dyn Store,
     query: &Query<'_>,
     output: &mut dyn Rows,
 ) -> Result<(), String> {

@@ -157,7 +157,7 @@ impl Rows for Collector {
 
 /// Executes the subqueries of a statement, whose range is `range`. Returns their rows by the names of measurements.
 pub(super) fn rows(
-    store: &mut dyn Store,
+    store: &dyn Store,
     db: Option<&str>,
     outer: &Select,
     range: TimeRange,

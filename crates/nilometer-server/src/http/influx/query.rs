@@ -11,6 +11,7 @@
 //! They come in the target or as a form in the body. An answer of one part is sent with its length; a longer one is sent while it
 //! is computed, and its end tells whether all went well.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -87,7 +88,11 @@ pub(super) fn answer(
         ));
     }
     let options = options(&parameters)?;
-    let mut store = ServerStore { request, influx };
+    let store = ServerStore {
+        database: request.database,
+        request: RefCell::new(request),
+        influx,
+    };
     let db = parameters.get_text("db");
     let (mut first, mut is_begun) = (Vec::new(), false);
     let mut write = |part: &[u8]| {
@@ -106,7 +111,7 @@ pub(super) fn answer(
         connection.send_chunk(&[part]).map_err(gone)
     };
     let mut output = Output::new(options, &mut write);
-    let done = execute(&mut store, db, &statements, &mut output);
+    let done = execute(&store, db, &statements, &mut output);
     if done.and_then(|()| output.finish()).is_err() {
         // A part is missing, so the answer must not end as if it were whole.
         connection.abort();
@@ -172,20 +177,16 @@ fn bindings(parameters: &Parameters) -> Result<Bindings, Refusal> {
 
 /// The database, in the name of the user.
 struct ServerStore<'a> {
-    request: InfluxRequest<'a>,
+    /// A command borrows it; none runs within another.
+    request: RefCell<InfluxRequest<'a>>,
+    database: &'a Database,
     influx: &'a Influx,
 }
 
-impl ServerStore<'_> {
-    fn database(&self) -> &Database {
-        self.request.database
-    }
-}
-
 impl Store for ServerStore<'_> {
-    fn run(&mut self, body: Document) -> Result<Document, String> {
-        let request = Request::new(body);
-        let (reply, _) = command::run(self.request.database, &mut self.request.session, &request);
+    fn run(&self, body: Document) -> Result<Document, String> {
+        let session = &mut self.request.borrow_mut().session;
+        let (reply, _) = command::run(self.database, session, &Request::new(body));
         match is_ok(&reply) {
             true => Ok(reply),
             false => Err(error_text(&reply)),
@@ -193,33 +194,33 @@ impl Store for ServerStore<'_> {
     }
 
     fn schema(
-        &mut self,
+        &self,
         db: &str,
         measurement: &str,
         exact: bool,
     ) -> Result<Option<Arc<MeasurementSchema>>, String> {
         let measurements = &self.influx.measurements;
-        measurements.read(self.database(), db, measurement, exact)
+        measurements.read(self.database, db, measurement, exact)
     }
 
-    fn mappings(&mut self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
-        self.influx.measurements.mappings(self.database(), db)
+    fn mappings(&self, db: &str) -> Result<BTreeMap<String, Mapping>, String> {
+        self.influx.measurements.mappings(self.database, db)
     }
 
-    fn forget(&mut self, db: &str, measurement: Option<&str>) {
+    fn forget(&self, db: &str, measurement: Option<&str>) {
         self.influx.measurements.forget(db, measurement);
     }
 
     fn write(
-        &mut self,
+        &self,
         db: &str,
         read: &mut dyn FnMut(&mut SchemasOf<'_>) -> Batches,
     ) -> Result<Vec<LineError>, String> {
-        let written = write::points(self.influx, &mut self.request, db, read);
+        let written = write::points(self.influx, &mut self.request.borrow_mut(), db, read);
         written.map_err(|refusal| refusal.text)
     }
 
     fn now_ms(&self) -> i64 {
-        self.database().services().clock.now_ms()
+        self.database.services().clock.now_ms()
     }
 }
