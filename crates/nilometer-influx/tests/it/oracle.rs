@@ -274,7 +274,11 @@ impl Query {
                 .iter()
                 .enumerate()
                 .map(|(at, start)| (*start, columns.iter().map(|column| column[at]).collect()))
-                .filter(|(_, row): &Row| fills || row.iter().any(Option::is_some))
+                .filter(|(start, row): &Row| {
+                    fills
+                        || row.iter().any(Option::is_some)
+                        || self.has_lone_deviation(*start, &points)
+                })
                 .collect();
             let one = self.columns[0];
             let is_lone = self
@@ -302,6 +306,17 @@ impl Query {
             }
         }
         out
+    }
+
+    /// True if a window has one value of which a deviation is asked: it is null, and makes a row.
+    fn has_lone_deviation(&self, start: i64, points: &[&Point]) -> bool {
+        self.columns.iter().any(|column| {
+            let of_window = points.iter().filter(|point| {
+                let is_within = self.windows.is_none() || self.window(point.time) == start;
+                is_within && point.number(column.field).is_some()
+            });
+            column.function == "stddev" && of_window.count() == 1
+        })
     }
 
     fn column(&self, column: Column, starts: &[i64], points: &[&Point]) -> Vec<Option<f64>> {

@@ -425,6 +425,9 @@ fn fields_that_the_measurement_does_not_have() {
         ("max(missing), max(a)", json!([[0, null, 5]])),
         ("mean(a), count(missing)", json!([[0, 3, null]])),
         ("mean(a) + mean(missing)", json!([[0, null]])),
+        // The deviation of one value.
+        ("stddev(a)", json!([[0, 2]])),
+        ("stddev(b) + mean(missing)", json!([[0, null]])),
         ("count(distinct(missing)), count(a)", json!([[0, null, 3]])),
         // A name beside one selector is of its document.
         ("max(a), missing", json!([[20000, 5, null]])),
@@ -469,6 +472,11 @@ fn fields_that_the_measurement_does_not_have() {
             "max(a) + mean(missing)",
             "fill(0)",
             json!([[0, 1], [20000, 5], [40000, 0]]),
+        ),
+        (
+            "stddev(a)",
+            "fill(none)",
+            json!([[0, null], [20000, std::f64::consts::SQRT_2]]),
         ),
         // A point makes a row.
         (

@@ -335,25 +335,25 @@ fn rows(
         (Some(windows), Some(from)) => windows.start(from),
         _ => i64::MIN,
     };
-    let mut transforms: Vec<Option<Transform>> = query
-        .plan
-        .leaves
-        .iter()
+    let leaves = query.plan.leaves.iter();
+    let mut transforms: Vec<Option<Transform>> = leaves
+        .clone()
         .map(|leaf| match leaf {
             Leaf::Transform(kind, _) => Some(Transform::new(kind.clone())),
             _ => None,
         })
         .collect();
-    let leaves = query.plan.leaves.iter();
     let without_field: Vec<Cell> = leaves.map(|leaf| fill_without_field(leaf, fill)).collect();
-    let plain = |leaf: &Leaf| matches!(leaf, Leaf::Aggregate(_));
-    let shows_empty = fill != Fill::None && query.plan.leaves.iter().any(plain);
+    let shows_empty = fill != Fill::None && has_aggregate(query, |_| true);
+    let has_deviation = has_aggregate(query, |one| one.function == AggregateFunction::StdDev);
     let mut out = Vec::new();
     for (start, values) in starts.iter().zip(&table) {
         let time = query.row_time(*start);
         let mut leaves = without_field.clone();
-        // A point of a function that is read makes a row, also if nothing can be computed of it.
-        let mut has_point = shows_empty;
+        // The deviation of one value is a point without a value; no other function leaves a window without any.
+        let is_lone = has_deviation && values.iter().all(Cell::is_null);
+        // A point makes a row, also if nothing can be computed of it.
+        let mut has_point = shows_empty || is_lone;
         let each = query.plan.leaves.iter().zip(&mut transforms);
         for ((leaf, transform), cell) in each.zip(&mut leaves) {
             let Some(aggregate) = leaf.aggregate() else {
@@ -380,6 +380,12 @@ fn rows(
         }
     }
     Ok(out)
+}
+
+/// True if a statement has such an aggregate, and not only inside a function of its values.
+fn has_aggregate(query: &Query<'_>, is_it: impl Fn(&Aggregate) -> bool) -> bool {
+    let mut leaves = query.plan.leaves.iter();
+    leaves.any(|leaf| matches!(leaf, Leaf::Aggregate(one) if is_it(one)))
 }
 
 /// Returns the value that a function of a field that the measurement does not have shows in all windows. Only a number is shown, as in
