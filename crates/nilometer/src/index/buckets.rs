@@ -64,6 +64,13 @@ pub trait IndexKeyFilter: Send + Sync + std::fmt::Debug {
 
     /// Classifies a key string.
     fn position(&self, key: &[u8]) -> Result<KeyPosition>;
+
+    /// Returns how many of the values, or intervals, that are wanted of a part lie before a wanted key, and how many there are;
+    /// `None` if the wanted keys are not known as such a list. Used to estimate the count of all wanted keys from that of the first.
+    fn progress(&self, key: &[u8]) -> Option<(usize, usize)> {
+        let _ = key;
+        None
+    }
 }
 
 /// The result of a complete count of index entries, reused by the scan that follows.

@@ -44,6 +44,26 @@ pub(crate) const STEPS_MAX: usize = 8;
 /// the next distance is long as well.
 const SEEKS_AFTER_STEPS: usize = 16;
 
+/// Entries after which a count is estimated again.
+const ESTIMATE_EVERY: u64 = 16;
+
+/// Values whose entries are counted before the others are estimated, at least.
+const ESTIMATE_VALUES_MIN: usize = 8;
+
+/// True if a count of `count` entries, at this progress of the wanted values, lets expect a quarter more than `limit`.
+///
+/// A quarter of the values must be counted. Where the others have no entries at all, the count then stops with nearly a third
+/// of `limit`, so the scan that is chosen instead costs at most about three times what the index would.
+fn exceeds_limit(count: u64, progress: Option<(usize, usize)>, limit: u64) -> bool {
+    let Some((before, all)) = progress else {
+        return false;
+    };
+    // The value of the last entry counts as whole.
+    let counted = before + 1;
+    counted >= ESTIMATE_VALUES_MIN.max(all / 4)
+        && u128::from(count) * all as u128 * 4 > u128::from(limit) * counted as u128 * 5
+}
+
 /// An iterator over the wanted entries of an index.
 pub(crate) struct IndexIterator<'w> {
     snapshot: &'w dyn Snapshot,
@@ -309,7 +329,8 @@ impl BucketReader {
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
     }
 
-    /// Counts the wanted entries of an index up to `limit`.
+    /// Counts the wanted entries of an index up to `limit`. Stops earlier if those counted show that there are more
+    /// ([`exceeds_limit`]).
     pub fn count_keys(
         &self,
         index: &BucketIndex,
@@ -326,8 +347,12 @@ impl BucketReader {
                 break;
             };
             count += 1;
+            let (key, id) = split(&entry)?;
             if ids.len() < CANDIDATES_MAX {
-                ids.push(split(&entry)?.1);
+                ids.push(id);
+            }
+            if count % ESTIMATE_EVERY == 0 && exceeds_limit(count, wanted.progress(key), limit) {
+                count = limit;
             }
         }
         let complete = version.filter(|_| entries.done && ids.len() < CANDIDATES_MAX);
@@ -460,4 +485,22 @@ pub(crate) fn buckets_with_tail(
         found(id);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exceeds_limit;
+
+    #[test]
+    fn a_count_ends_early_only_if_a_quarter_of_the_values_shows_it() {
+        // 13 entries for each of 32 values: 416.
+        let after =
+            |values: usize, limit| exceeds_limit(13 * values as u64, Some((values - 1, 32)), limit);
+        assert!(after(8, 300) && after(20, 300));
+        assert!(!after(7, 300), "too few values");
+        assert!(!after(8, 400) && !after(31, 400), "nearly the limit");
+        assert!(!exceeds_limit(1_000, None, 300));
+        assert!(!exceeds_limit(1_000, Some((200, 1_000)), 300));
+        assert!(exceeds_limit(1_000, Some((249, 1_000)), 300));
+    }
 }

@@ -141,6 +141,24 @@ impl KeyBounds {
         Ok(Position::Inside)
     }
 
+    /// Returns how many spans of the first part with more than one lie before `key`, and how many it has. `None` if no part has
+    /// more than one, or the parts before it are not single values, or the key cannot be read.
+    pub fn progress(&self, key: &[u8]) -> Option<(usize, usize)> {
+        let mut suffix = key;
+        for part in &self.parts {
+            if part.spans.len() > 1 {
+                let is_before =
+                    |span: &Span| span.high.as_deref().is_some_and(|high| high <= suffix);
+                return Some((part.spans.partition_point(is_before), part.spans.len()));
+            }
+            if !part.spans.iter().all(is_value) {
+                return None;
+            }
+            suffix = key_string::skip(suffix, part.order, 1).ok()?;
+        }
+        None
+    }
+
     /// Returns the position of `key` for a backward scan.
     pub fn check_backward(&self, key: &[u8]) -> Result<Position, KeyStringError> {
         let mut at = 0;

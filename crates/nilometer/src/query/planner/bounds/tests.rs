@@ -196,6 +196,16 @@ fn is_inside(bounds: &IndexBounds, key: &[Value]) -> bool {
     })
 }
 
+/// Returns the number of the interval of the first part with several that contains the value of a key, and how many there are.
+fn progress(bounds: &IndexBounds, shape: &IndexShape, key: &[Value]) -> Option<(usize, usize)> {
+    let mut parts = bounds.parts.iter().zip(&shape.parts).zip(key);
+    let ((part, of), value) = parts.find(|((part, _), _)| part.intervals.len() > 1)?;
+    let mut intervals = part.intervals.iter();
+    let at = intervals.position(|interval| interval.contains(value, None))?;
+    let all = part.intervals.len();
+    Some((if of.descending { all - 1 - at } else { at }, all))
+}
+
 fn parse(filter: &Document) -> Option<MatchExpression> {
     MatchExpression::parse(filter.as_ref(), &ParseContext::new())
         .ok()
@@ -264,6 +274,7 @@ fn matching_documents_have_a_key_inside() {
 #[test]
 fn bytes_agree_with_values() {
     let mut world = World::new(0xD1B5_4A32_D192_ED03);
+    let mut progresses = 0;
     for _ in 0..400 {
         let shape = world.shape();
         let mut keys: Vec<(Vec<u8>, Vec<Value>)> = (0..40)
@@ -290,6 +301,12 @@ fn bytes_agree_with_values() {
             .map(|(key, _)| key.as_slice())
             .collect();
         assert_eq!(forward(&bytes, &keys), expected, "{:?}", bounds.parts);
+        for (key, values) in keys.iter().filter(|(_, values)| is_inside(&bounds, values)) {
+            let told = bytes.progress(key);
+            let known = told.is_none() || told == progress(&bounds, &shape, values);
+            assert!(known, "{told:?} in {:?}", bounds.parts);
+            progresses += usize::from(told.is_some());
+        }
         let mut backward = backward(&bytes, &keys);
         backward.reverse();
         assert_eq!(backward, expected, "{:?}", bounds.parts);
@@ -302,6 +319,7 @@ fn bytes_agree_with_values() {
         }
         assert!(ranges.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }
+    assert!(progresses > 100, "{progresses}");
 }
 
 /// Returns the keys that a forward scan finds when it follows all seeks.

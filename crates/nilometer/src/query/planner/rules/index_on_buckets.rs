@@ -611,6 +611,11 @@ impl IndexKeyFilter for WantedRanges {
             Some((start, _)) => KeyPosition::Seek(start.clone()),
         })
     }
+
+    fn progress(&self, key: &[u8]) -> Option<(usize, usize)> {
+        let before = self.0.partition_point(|(_, end)| end.as_slice() <= key);
+        Some((before, self.0.len()))
+    }
 }
 
 /// Returns bounds as a key filter for index scans.
@@ -638,5 +643,9 @@ impl IndexKeyFilter for KeyBoundsFilter {
             Position::Seek(target) => KeyPosition::Seek(target),
             Position::Past => KeyPosition::Past,
         })
+    }
+
+    fn progress(&self, key: &[u8]) -> Option<(usize, usize)> {
+        self.0.progress(key)
     }
 }
