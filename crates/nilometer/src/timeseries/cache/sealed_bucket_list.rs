@@ -82,7 +82,7 @@ struct UnsealedBuckets {
 
 /// Sealed buckets that a scan takes from the list.
 pub(crate) struct ListedRange {
-    /// In the order of the scan.
+    /// In the order of the scan, each as its sealed document alone: a tail that it has got since is in none.
     pub(crate) buckets: Vec<Arc<StoredBucket>>,
     /// The range in which these are all sealed buckets.
     pub(crate) range: KeyRange,

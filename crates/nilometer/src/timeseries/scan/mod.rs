@@ -468,9 +468,11 @@ impl StoredBuckets {
             return Some(listed.buckets.clone());
         }
         let unsealed = self.reader.cache.buckets.get_at(versions, unsealed);
-        let unsealed = unsealed.into_iter().collect::<Option<Vec<_>>>()?;
-        let mut all = [&listed.buckets[..], &unsealed].concat();
+        let mut all = unsealed.into_iter().collect::<Option<Vec<_>>>()?;
+        all.extend(listed.buckets.iter().cloned());
+        // A sealed bucket with a tail is in both, and listed without its tail.
         all.sort_by_key(|bucket| bucket.id().0);
+        all.dedup_by_key(|bucket| bucket.id().0);
         if self.range.backward {
             all.reverse();
         }
@@ -579,5 +581,28 @@ mod tests {
         assert_eq!(again.len(), 100);
         assert_eq!(from_memory(true), Some(FIRST_BUCKETS));
         assert_eq!(from_memory(false), Some(FIRST_BUCKETS));
+    }
+
+    #[test]
+    fn a_sealed_bucket_that_gets_a_tail_is_read_once() {
+        let f = Fixture::new();
+        let one = |id: i64| doc! {"_id": id, "t": Value::DateTime(id * 1000), "m": 1, "v": id};
+        f.insert(&(0..10).map(one).collect::<Vec<_>>(), true);
+        f.timeseries.seal_all(&f.collection).unwrap();
+        let reader = &f.timeseries.reader;
+        let counts = |backward| {
+            let range = BucketRange {
+                backward,
+                ..BucketRange::default()
+            };
+            let scan = reader.scan(&f.collection, range).unwrap();
+            scan.map(|bucket| bucket.unwrap().count())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((counts(false), counts(true)), (vec![10], vec![10]));
+        f.insert(&[one(10)], true);
+        for backward in [false, true, false] {
+            assert_eq!(counts(backward), [11]);
+        }
     }
 }
