@@ -46,8 +46,8 @@ const SERIES_SCAN_MIN: u64 = 256;
 /// A wildcard index serves as an index of one path at a time, as long as it holds no elements of arrays.
 ///
 /// The candidate with the fewest keys is chosen if fetching its buckets is cheaper than scanning. The keys are counted,
-/// up to the number at which scanning is cheaper. A hinted index is always used, even where it leaves buckets out; the
-/// hint `$natural` uses no index.
+/// up to the number at which scanning is cheaper, or until a quarter of a list of values shows that there are more. A
+/// hinted index is always used, even where it leaves buckets out; the hint `$natural` uses no index.
 ///
 /// The header predicate still applies, so an index may lead to more buckets than needed. The buckets read and their
 /// order do not change.
