@@ -8,10 +8,11 @@
 //! ```
 //!
 //! A scan within the covered range takes opened buckets from the list. Within the known range it reads nothing from
-//! storage if the bucket cache has the unsealed buckets at its versions. Versions come from the snapshot that the scan would read ([`Snapshot::version`]): two snapshots with the same
-//! version show the same keys, so a write shows as another version and writers need not invalidate the list. Sealed
-//! documents change when a bucket is sealed or modified. Tails change with every insert, and a scan then reads them, and open
-//! documents, beside the list.
+//! storage if the bucket cache has the unsealed buckets at its versions. Versions come from the snapshot that the scan would
+//! read ([`Snapshot::version`]): two snapshots with the same version show the same keys, so a write shows as another version and
+//! writers need not invalidate the list. Sealed documents change when a bucket is sealed or modified. Tails change with every
+//! insert, and a scan then reads them, and open documents, beside the list. A listed sealed bucket may have a tail, too, if it was
+//! reopened: then it is in both lists.
 //!
 //! Each collection has one covered range, the one that was read last; a read of an adjacent range extends it. The list
 //! holds weak references: the bucket cache decides what stays in memory ([`super::bucket_cache`]).
