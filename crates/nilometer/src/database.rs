@@ -58,6 +58,7 @@ use crate::write::Records;
 
 pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::{StoredCollections, check_collation_of_source};
+pub(crate) use hosted::AcceptanceMark;
 pub use hosted::HostedPartition;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;

@@ -14,13 +14,16 @@
 //!
 //! Before ranges of documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it
 //! again. A single document that an update moves is met by them as one whose indexed field changes.
+//!
+//! The batch that inserts such a document stores the version of its request, too. The reply to `raise` has it: a router that ends an
+//! interrupted move decides by it, whatever has become of the document since.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
-use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
+use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 use super::Database;
 use super::outputs::hosted::{HostedReplacements, REPLACE_COMMAND};
@@ -29,8 +32,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, PlacementVersion, Request, RoutedRequest};
 use crate::query::cursor::Closing;
 use crate::router::{
-    CURSORS_FIELD, GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD, SYNC_COMMAND,
-    read_placement, stale,
+    ACCEPTED_FIELD, CURSORS_FIELD, GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD,
+    SYNC_COMMAND, read_placement, stale,
 };
 use crate::session::ClientSession;
 
@@ -114,6 +117,53 @@ fn with_given(request: &Request) -> Option<Request> {
     Some(moved)
 }
 
+/// The key of the version by which the collection got a document of another partition begins so. No collection has such a name.
+const ACCEPTED_KEY: &str = "\0accepted:";
+
+/// What identifies the insertion of a document of another partition: it is stored in the same batch.
+pub(crate) struct AcceptanceMark {
+    keyspace: KeyspaceId,
+    key: Vec<u8>,
+    number: i64,
+}
+
+impl AcceptanceMark {
+    /// Makes the mark of a request that follows this placement. Fails if the database is no partition.
+    pub(crate) fn new(engine: &dyn Engine, placement: &PlacementVersion) -> Result<Self> {
+        let all = engine.keyspaces();
+        let keyspace = all.iter().find(|known| known.name == PLACEMENTS_KEYSPACE);
+        let keyspace = keyspace.ok_or_else(|| {
+            Error::new(ErrorCode::IllegalOperation, "the database is no partition")
+        })?;
+        Ok(Self {
+            keyspace: keyspace.id,
+            key: accepted_key(&placement.namespace),
+            number: placement.number,
+        })
+    }
+
+    /// Adds the mark to a batch.
+    pub(crate) fn add_to(&self, batch: &mut WriteBatch) {
+        let number = self.number.to_be_bytes().to_vec();
+        batch.put(self.keyspace, self.key.clone(), number);
+    }
+}
+
+fn accepted_key(namespace: &str) -> Vec<u8> {
+    format!("{ACCEPTED_KEY}{namespace}").into_bytes()
+}
+
+/// Reads a stored version.
+fn stored_number(value: &[u8]) -> Result<i64> {
+    let number = value.try_into().map(i64::from_be_bytes);
+    number.map_err(|_| {
+        Error::new(
+            ErrorCode::DataCorruptionDetected,
+            "a stored version of a placement is damaged",
+        )
+    })
+}
+
 /// The version of a `getMore` that names none: its cursor is closed if it may not go on.
 const OF_CURSOR: i64 = -1;
 
@@ -144,15 +194,17 @@ impl HostedPartition {
         let snapshot = engine.snapshot()?;
         for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
             let (key, value) = entry?;
-            let number = value.as_ref().try_into().map(i64::from_be_bytes);
-            let name = std::str::from_utf8(&key).map(str::to_owned);
-            let (Ok(name), Ok(number)) = (name, number) else {
-                return Err(Error::new(
+            if key.starts_with(ACCEPTED_KEY.as_bytes()) {
+                continue;
+            }
+            let number = stored_number(&value)?;
+            let name = std::str::from_utf8(&key).map_err(|_| {
+                Error::new(
                     ErrorCode::DataCorruptionDetected,
-                    "a stored version of a placement is damaged",
-                ));
-            };
-            least.insert(name, number);
+                    "the name of a placed collection is damaged",
+                )
+            })?;
+            least.insert(name.to_owned(), number);
         }
         drop(snapshot);
         let opening = i64::from_be_bytes(database.services().ids.random().to_be_bytes());
@@ -295,7 +347,19 @@ impl HostedPartition {
             close();
             drop(state);
         }
-        Ok(doc! {"ok": 1.0})
+        let mut reply = DocumentBuilder::new();
+        if let Some(accepted) = self.accepted(&namespace)? {
+            reply.append(ACCEPTED_FIELD, accepted);
+        }
+        reply.append("ok", 1.0);
+        Ok(reply.finish())
+    }
+
+    /// Returns the version by which the collection last got a document of another partition.
+    fn accepted(&self, namespace: &str) -> Result<Option<i64>> {
+        let snapshot = self.database.engine().snapshot()?;
+        let stored = snapshot.get(self.keyspace, &accepted_key(namespace))?;
+        stored.map(|value| stored_number(&value)).transpose()
     }
 
     /// Waits until no request by an earlier version runs.

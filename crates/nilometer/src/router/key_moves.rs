@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! 1  all partitions raise the next version: they refuse other requests on the collection, and its running reads and writes have ended
-//! 2  the source     runs the update, which fails with the document before and after
-//! 3  the target     has no document with that `_id`
+//! 2  all partitions have not run the update: a repetition, sent to another router, may have been faster
+//! 3  the source     runs the update, which fails with the document before and after
 //! 4  the catalog    a record of the move
-//! 5  the target     inserts the document after, with the result of the update if it is repeated: from here on it is done
+//! 5  the target     inserts the document after, with the result of the update and the version of the request: from here on it is done
 //! 6  the source     loses the document before
 //! 7  the catalog    the placement by the new version, in one batch with the end of the record
 //! ```
 //!
-//! If an update ends before step 5, it has done nothing. One that ends behind it is finished by the next command on the collection, as
-//! a move of a range is ([`super::moves`]): if the target has the document, the source loses it. Nobody sees both: the partitions
-//! refuse all requests until then.
+//! An update that ends before step 5 has done nothing. One that ends behind it is finished by the next command on the collection, as
+//! a move of a range is ([`super::moves`]): if the target has stored the version of the insertion, the source loses the document.
+//! The presence of the new document does not decide: a TTL index may have removed it. No request sees both documents: the
+//! partitions refuse all others until then.
 
 use std::sync::Arc;
 
@@ -20,15 +21,16 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::key_guard::key_change;
 use super::moves::{DocumentMove, MovedDocuments};
-use super::partition::{command, wait};
-use super::source::batch_of;
-use super::versions::{MOVE_COMMAND, Reads, named};
+use super::partition::{PendingReply, command, wait};
+use super::versions::{ACCEPTED_FIELD, MOVE_COMMAND, Reads, named};
 use super::{Placement, Router, Sharding};
 use crate::catalog::Namespace;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::{GuardedKey, OperationContext, PlacementVersion, Request, RoutedRequest};
+use crate::operation::{
+    AcceptedDocument, GuardedKey, OperationContext, PlacementVersion, Request, RoutedRequest,
+};
 
-/// An update of one document, as a partition is asked for it.
+/// An update of one document, as a partition receives it.
 pub(crate) struct KeyUpdate {
     /// The command, with its database, session and number.
     pub(crate) body: Document,
@@ -140,23 +142,35 @@ impl Router {
         mover.run(update, from, placement, sharding)
     }
 
-    /// Ends an update of a shard key that was interrupted. True if the document is in the target.
+    /// Ends an update of a shard key that was interrupted. True if the target has inserted the document.
     pub(super) fn end_key_move(
         &self,
         moved: &DocumentMove,
-        (id, from, to): (ValueRef<'_>, usize, usize),
         placement: &Placement,
         operation: &OperationContext,
     ) -> Result<bool> {
+        let MovedDocuments::One {
+            id,
+            from,
+            to,
+            inserted_by,
+        } = &moved.what
+        else {
+            return Ok(false);
+        };
+        let (namespace, version) = (&moved.namespace, moved.version);
+        let raised = self.raise(namespace, placement, version, Reads::Awaited, operation)?;
         let mover = KeyMover {
             router: self,
-            namespace: &moved.namespace,
-            version: moved.version,
+            namespace,
+            version,
             operation,
         };
-        let is_done = mover.has(to, id)?;
+        let of_target = raised.iter().find(|(partition, _)| partition == to);
+        let accepted = of_target.and_then(|(_, reply)| reply.get(ACCEPTED_FIELD).as_exact_i64());
+        let is_done = accepted.is_some_and(|accepted| accepted >= *inserted_by);
         if is_done {
-            mover.remove(from, id)?;
+            mover.remove(*from, id.as_ref())?;
         }
         mover.end(placement)?;
         Ok(is_done)
@@ -178,6 +192,11 @@ impl KeyMover<'_> {
             }),
             ..RoutedRequest::default()
         };
+        match self.repeated(update, placement) {
+            Ok(None) => {}
+            Ok(Some(reply)) => return self.unmoved(placement, Ok(reply)),
+            Err(error) => return self.unmoved(placement, Err(error)),
+        }
         let tried = self.update(update, from, guarded(None));
         let Some(change) = key_change(&tried) else {
             return self.unmoved(placement, tried);
@@ -189,21 +208,27 @@ impl KeyMover<'_> {
             let changed = self.update(update, from, guarded(Some(sharding.key.shown(&key))));
             return self.unmoved(placement, changed);
         }
+        self.carry_out(update, change, (from, to), placement)
+    }
+
+    /// Moves the document that the source has reported.
+    fn carry_out(
+        &self,
+        update: &KeyUpdate,
+        change: AcceptedDocument,
+        (from, to): (usize, usize),
+        placement: &Placement,
+    ) -> Result<Document> {
         let id = change.before.get("_id").to_value();
-        match self.has(to, id.as_ref()) {
-            Ok(false) => {}
-            Ok(true) => return self.unmoved(placement, Err(is_there(id.as_ref()))),
-            Err(error) => return self.unmoved(placement, Err(error)),
-        }
-        let what = MovedDocuments::One {
-            id: id.clone(),
-            from,
-            to,
-        };
         let moved = DocumentMove {
             namespace: self.namespace.clone(),
             uuid: placement.uuid,
-            what,
+            what: MovedDocuments::One {
+                id: id.clone(),
+                from,
+                to,
+                inserted_by: self.version,
+            },
             version: self.version,
             at_ms: self.operation.now_ms,
         };
@@ -234,6 +259,24 @@ impl KeyMover<'_> {
         }
     }
 
+    /// Returns the reply of the partition that has run the update before; `None` if none has.
+    fn repeated(&self, update: &KeyUpdate, placement: &Placement) -> Result<Option<Document>> {
+        let partitions = placement.partitions(self.router.count());
+        let pending = partitions.into_iter().map(|partition| {
+            let routed = RoutedRequest {
+                repeats_only: true,
+                ..RoutedRequest::default()
+            };
+            self.send_update(update, partition, routed)
+        });
+        let pending: Vec<_> = pending.collect();
+        let replies = pending.into_iter();
+        let replies = replies.map(|reply| wait(&mut *reply?, self.operation));
+        let replies: Vec<Result<Document>> = replies.collect();
+        let replies: Vec<Document> = replies.into_iter().collect::<Result<_>>()?;
+        Ok(replies.into_iter().find(has_run_before))
+    }
+
     /// Runs the update in a partition. It waits for the storage.
     fn update(
         &self,
@@ -241,6 +284,16 @@ impl KeyMover<'_> {
         partition: usize,
         routed: RoutedRequest,
     ) -> Result<Document> {
+        let mut reply = self.send_update(update, partition, routed)?;
+        wait(&mut *reply, self.operation)
+    }
+
+    fn send_update(
+        &self,
+        update: &KeyUpdate,
+        partition: usize,
+        routed: RoutedRequest,
+    ) -> Result<Box<dyn PendingReply>> {
         let mut body = DocumentBuilder::with_capacity(update.body.as_bytes().len());
         for element in update.body.iter() {
             if element.name() != "writeConcern" {
@@ -252,10 +305,15 @@ impl KeyMover<'_> {
             statements: vec![update.statement],
             ..routed
         };
-        self.ask(partition, body.finish(), routed)
+        self.send(partition, body.finish(), routed)
     }
 
-    fn ask(&self, partition: usize, body: Document, routed: RoutedRequest) -> Result<Document> {
+    fn send(
+        &self,
+        partition: usize,
+        body: Document,
+        routed: RoutedRequest,
+    ) -> Result<Box<dyn PendingReply>> {
         let mut request = Request::new(body);
         request.routed = Some(Arc::new(RoutedRequest {
             placement: Some(PlacementVersion {
@@ -264,18 +322,7 @@ impl KeyMover<'_> {
             }),
             ..routed
         }));
-        wait(&mut *self.router.send(partition, request)?, self.operation)
-    }
-
-    /// True if a partition has a document with this `_id`.
-    fn has(&self, partition: usize, id: ValueRef<'_>) -> Result<bool> {
-        let find = doc! {
-            "find": self.namespace.collection.as_str(), "filter": by_id(id), "limit": 1, "singleBatch": true,
-            "projection": doc! {"_id": 1}, "collation": doc! {"locale": "simple"},
-        };
-        let find = command(&self.namespace.database, find, self.operation, None);
-        let reply = self.ask(partition, find, RoutedRequest::default())?;
-        Ok(!batch_of(&reply)?.0.is_empty())
+        self.router.send(partition, request)
     }
 
     /// Removes the document from a partition, if it is there.
@@ -286,7 +333,8 @@ impl KeyMover<'_> {
             "writeConcern": doc! {"w": 1, "j": true},
         };
         let delete = command(&self.namespace.database, delete, self.operation, None);
-        let reply = self.ask(partition, delete, RoutedRequest::default())?;
+        let mut reply = self.send(partition, delete, RoutedRequest::default())?;
+        let reply = wait(&mut *reply, self.operation)?;
         let errors = reply.get("writeErrors").as_array();
         match errors.and_then(|errors| errors.get(0).as_document()) {
             Some(error) => Err(super::error_of(error, &["index"])),
@@ -294,7 +342,7 @@ impl KeyMover<'_> {
         }
     }
 
-    /// Lets others go on, and returns what a partition has answered. Nothing has moved.
+    /// Admits other requests again, and returns the answer of a partition. No document has moved.
     fn unmoved(&self, placement: &Placement, answer: Result<Document>) -> Result<Document> {
         let placement = Some(Placement::clone(placement));
         let (stored, names) = (self.router.stored(), &self.router.names);
@@ -302,7 +350,7 @@ impl KeyMover<'_> {
         answer.and_then(|reply| settled.map(|()| reply))
     }
 
-    /// Lets others go on, and forgets the record in the same batch.
+    /// Admits other requests again. The same batch removes the record.
     fn end(&self, placement: &Placement) -> Result<()> {
         let placement = Some(Placement::clone(placement));
         let (stored, names) = (self.router.stored(), &self.router.names);
@@ -318,14 +366,8 @@ fn by_id(id: ValueRef<'_>) -> Document {
     out.finish()
 }
 
-/// Returns the error of a document whose new partition has another one with its `_id`.
-fn is_there(id: ValueRef<'_>) -> Error {
-    let mut value = DocumentBuilder::new();
-    value.append_ref("_id", id);
-    let error = Error::new(
-        ErrorCode::DuplicateKey,
-        "Failed to update document's shard key field: its new partition has another document with this _id",
-    );
-    let error = error.with_detail("keyPattern", doc! {"_id": 1});
-    error.with_detail("keyValue", value.finish())
+/// True if the reply to an update says that it ran before.
+fn has_run_before(reply: &Document) -> bool {
+    let mut fields = ["retriedStmtIds", "retriedStmtId"].into_iter();
+    fields.any(|field| !reply.get(field).is_missing())
 }

@@ -64,8 +64,8 @@ pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};
 pub(crate) use self::versions::{
-    CURSORS_FIELD, MOVE_COMMAND, NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND, RAISE_COMMAND,
-    READS_FIELD, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
+    ACCEPTED_FIELD, CURSORS_FIELD, MOVE_COMMAND, NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND,
+    RAISE_COMMAND, READS_FIELD, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
 };
 
 use self::stored::{PlacementMap, Placements};

@@ -72,7 +72,13 @@ pub(super) enum MovedDocuments {
         is_copied: bool,
     },
     /// The document with this `_id`, whose shard key an update changes ([`super::key_moves`]).
-    One { id: Value, from: usize, to: usize },
+    One {
+        id: Value,
+        from: usize,
+        to: usize,
+        /// The version of the request that inserts it in the target.
+        inserted_by: i64,
+    },
 }
 
 /// What a request of a move needs.
@@ -203,12 +209,7 @@ impl Router {
         stored.set_move(&moved, &self.names)?;
         let (passage, is_copied) = match &moved.what {
             MovedDocuments::Range { passage, is_copied } => (passage, *is_copied),
-            MovedDocuments::One { id, from, to } => {
-                let version = moved.version;
-                self.raise(namespace, placement, version, Reads::Awaited, operation)?;
-                let of = (id.as_ref(), *from, *to);
-                return self.end_key_move(&moved, of, placement, operation);
-            }
+            MovedDocuments::One { .. } => return self.end_key_move(&moved, placement, operation),
         };
         self.raise(namespace, placement, moved.version, Reads::Ended, operation)?;
         let mover = self.mover(&moved, passage, &sharding.key, operation);

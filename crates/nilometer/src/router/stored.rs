@@ -232,8 +232,14 @@ fn written_move(moved: &DocumentMove, partitions: &[String]) -> Document {
             out.append("copied", *is_copied);
             (passage.from, passage.to)
         }
-        MovedDocuments::One { id, from, to } => {
+        MovedDocuments::One {
+            id,
+            from,
+            to,
+            inserted_by,
+        } => {
             out.append("document", id.clone());
+            out.append("insertedBy", *inserted_by);
             (*from, *to)
         }
     };
@@ -262,6 +268,10 @@ fn read_move(stored: DocRef<'_>, partitions: &PartitionNumbers<'_>) -> Result<Do
             id: id.to_value(),
             from,
             to,
+            inserted_by: stored
+                .get("insertedBy")
+                .as_exact_i64()
+                .ok_or_else(damaged)?,
         },
     };
     Ok(DocumentMove {

@@ -46,10 +46,13 @@ pub(crate) const READS_FIELD: &str = "reads";
 /// The field of [`RAISE_COMMAND`] that says whether cursors end, too.
 pub(crate) const CURSORS_FIELD: &str = "cursors";
 
+/// The field of the reply to [`RAISE_COMMAND`] with the version by which the partition last got a document of another one.
+pub(crate) const ACCEPTED_FIELD: &str = "accepted";
+
 /// What a change of a placement waits for, or ends, beside the writes by the placement before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// They go on.
+    /// They continue.
     Continue,
     /// Those that run are waited for. Cursors stay open.
     Awaited,
@@ -125,12 +128,14 @@ impl Router {
             None => Ok(()),
             Some(placement) => {
                 let next = self.stored().next_version();
-                self.raise(namespace, &placement, next, Reads::Continue, operation)
+                let raised = self.raise(namespace, &placement, next, Reads::Continue, operation);
+                raised.map(drop)
             }
         }
     }
 
-    /// Lets no partition answer requests that follow an earlier version. Waits for the writes by them that run.
+    /// Lets no partition answer requests that follow an earlier version. Waits for the writes by them that run. Returns the replies of
+    /// the partitions.
     pub(super) fn raise(
         &self,
         namespace: &Namespace,
@@ -138,14 +143,14 @@ impl Router {
         number: i64,
         reads: Reads,
         operation: &OperationContext,
-    ) -> Result<()> {
+    ) -> Result<Vec<(usize, Document)>> {
         let mut raise =
             DocumentBuilder::extending(about(RAISE_COMMAND, &namespace.to_string(), number));
         raise.append(READS_FIELD, reads != Reads::Continue);
         raise.append(CURSORS_FIELD, reads == Reads::Ended);
         let partitions = placement.partitions(self.count());
-        self.ask_all(&partitions, "admin", &raise.finish(), operation)?;
-        Ok(())
+        let replies = self.ask_all(&partitions, "admin", &raise.finish(), operation)?;
+        Ok(partitions.into_iter().zip(replies).collect())
     }
 
     /// Makes this router see a placement of the version that a partition asks for. The caller does not hold

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use nilometer::Request;
 use nilometer_bson::{Document, Value, array, doc};
 
 use crate::random::Random;
 use crate::router::Cluster;
-use crate::router_moves::{FAULTS, Fault, Wire, check, reopen, sharded};
-use crate::router_writes::numbered;
+use crate::router_moves::{FAULTS, Fault, Wire, check, open, reopen, sharded};
+use crate::router_writes::{numbered, with};
 use crate::routers::{Routers, ok};
 use crate::support::{Fixture, show};
 
@@ -294,6 +295,136 @@ fn an_open_cursor_goes_on_while_a_document_moves() {
     let rest = rest.get("cursor").as_document().unwrap();
     let rest = rest.get("nextBatch").as_array().unwrap().iter().count();
     assert!((26..=29).contains(&rest), "{rest}");
+}
+
+/// Returns the update of the first document with one key, which gives it another one.
+fn rekey(random: u64, (from, to): (i32, i32), number: i64) -> Document {
+    let (q, u) = (
+        doc! {"k": from},
+        doc! {"$set": doc! {"k": to}, "$inc": doc! {"n": 1}},
+    );
+    let command = match random {
+        0 => doc! {"update": "c", "updates": array![doc! {"q": q, "u": u}]},
+        _ => doc! {"findAndModify": "c", "query": q, "update": u},
+    };
+    numbered(command, number)
+}
+
+/// Runs a command on a router of its own; `meanwhile` runs behind the reply to the request of this number.
+fn run_with(
+    cluster: &mut Cluster,
+    wire: &Arc<Wire>,
+    command: &Document,
+    (at, meanwhile): (usize, Document),
+) -> Document {
+    let router = Arc::new(open(cluster, wire));
+    let other = Arc::clone(&router);
+    wire.behind(at, move || {
+        ok(&other, meanwhile);
+    });
+    let reply = ok(&router, with(command.clone(), "$db", "test"));
+    drop(router);
+    reopen(cluster, wire);
+    reply
+}
+
+#[test]
+fn a_repetition_that_is_faster_changes_one_document() {
+    for kind in 0..2 {
+        for to in [5, 15] {
+            // Three questions for a repetition, and the update.
+            for at in 0..4 {
+                let (mut cluster, wire) = three();
+                let command = rekey(kind, (3, to), 1);
+                let again = with(command.clone(), "$db", "test");
+                let reply = run_with(&mut cluster, &wire, &command, (at, again));
+                let text = format!("{kind} to {to} at {at}: {}", show(&reply));
+                assert!(has_changed(&reply), "{text}");
+                let router = &mut cluster.router;
+                let all = router.all(doc! {"find": "c", "sort": doc! {"_id": 1}});
+                assert_eq!(all.len(), 30, "{text}");
+                let changed = all.iter().filter(|one| one.get("n").is_number());
+                assert_eq!(changed.count(), 1, "{text}");
+                check(&mut cluster, &all, &text);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_is_allowed_only_while_its_chunk_stays() {
+    for kind in 0..2 {
+        for at in 0..8 {
+            let (mut cluster, wire) = three();
+            let command = rekey(kind, (3, 5), 1);
+            let range = doc! {
+                "moveRange": "test.c", "min": doc! {"k": 5}, "max": doc! {"k": 6}, "toShard": "p0001",
+                "$db": "admin",
+            };
+            let reply = run_with(&mut cluster, &wire, &command, (at, range));
+            let text = format!("{kind} at {at}: {}", show(&reply));
+            assert!(has_changed(&reply), "{text}");
+            let all = cluster
+                .router
+                .all(doc! {"find": "c", "sort": doc! {"_id": 1}});
+            let changed = all.iter().filter(|one| one.get("n").is_number());
+            assert_eq!(changed.count(), 1, "{text}");
+            check(&mut cluster, &all, &text);
+        }
+    }
+}
+
+#[test]
+fn a_document_that_expires_before_its_move_ends_does_not_come_back() {
+    let mut expired = 0;
+    for kind in 0..2 {
+        for at in 0..20 {
+            let (mut cluster, wire) = three();
+            let delete =
+                doc! {"delete": "c", "deletes": array![doc! {"q": doc! {"_id": 23}, "limit": 1}]};
+            cluster.router.run(delete);
+            let command = rekey(kind, (3, 15), 1);
+            wire.arm(at, Fault::RouterEndsBehind);
+            cluster.router.reply(command.clone());
+            wire.heal();
+            // What a TTL index does, which asks no router.
+            let target = cluster.partitions[2].database();
+            let expire = bson::doc! {"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]};
+            let gone = target.command("test", &expire).unwrap().get_i32("n");
+            let is_gone = gone.unwrap() == 1;
+            expired += usize::from(is_gone);
+            // Another write of the session forgets the result of the update.
+            let is_forgotten = at % 2 == 0;
+            if is_forgotten {
+                let insert =
+                    doc! {"insert": "other", "documents": array![doc! {"_id": 1}], "$db": "test"};
+                let to = doc! {"name": "p0002"};
+                let message = with(numbered(insert, 2), "$partition", to);
+                let addressed = nilometer::router::addressed(&Request::new(message));
+                let (_, request) = addressed.unwrap().unwrap();
+                let reply = cluster.partitions[2].run(&request);
+                assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
+            }
+            reopen(&mut cluster, &wire);
+            let text = format!("{kind} at {at}, {is_gone}");
+            let all = cluster
+                .router
+                .all(doc! {"find": "c", "sort": doc! {"_id": 1}});
+            assert_eq!(all.len(), 29 - usize::from(is_gone), "{text}");
+            check(&mut cluster, &all, &text);
+            let reply = cluster.router.reply(command);
+            if is_forgotten {
+                assert_eq!(code(&reply), 225, "{text}: {}", show(&reply));
+            } else {
+                assert!(has_changed(&reply), "{text}: {}", show(&reply));
+                let found = cluster
+                    .router
+                    .all(doc! {"find": "c", "filter": doc! {"_id": 3}});
+                assert_eq!(found.len(), usize::from(!is_gone), "{text}");
+            }
+        }
+    }
+    assert!(expired > 2, "{expired}");
 }
 
 #[test]

@@ -48,7 +48,12 @@ pub(crate) struct Wire {
     ended: Mutex<Option<usize>>,
     /// True if a request has failed.
     has_failed: Mutex<bool>,
+    /// What happens behind the request of this number.
+    meanwhile: Mutex<Option<(usize, Meanwhile)>>,
 }
+
+/// What happens between the reply to a request and the next one.
+type Meanwhile = Box<dyn FnOnce() + Send>;
 
 impl Wire {
     pub(crate) fn arm(&self, at: usize, fault: Fault) {
@@ -57,11 +62,26 @@ impl Wire {
         *self.has_failed.lock().unwrap() = false;
     }
 
+    /// Lets something happen behind the reply to the request of this number.
+    pub(crate) fn behind(&self, at: usize, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some((at, Box::new(meanwhile)));
+        self.sent.store(0, Ordering::SeqCst);
+    }
+
     /// Lets all arrive again. True if something has failed.
     pub(crate) fn heal(&self) -> bool {
         *self.plan.lock().unwrap() = None;
         *self.ended.lock().unwrap() = None;
         *self.has_failed.lock().unwrap()
+    }
+
+    /// Returns what happens behind the request that was sent last.
+    fn meanwhile(&self) -> Option<Meanwhile> {
+        let mut planned = self.meanwhile.lock().unwrap();
+        let last = self.sent.load(Ordering::SeqCst);
+        planned
+            .take_if(|(at, _)| *at + 1 == last)
+            .map(|(_, run)| run)
     }
 
     /// Returns the fate of the next request: whether it arrives, and its reply.
@@ -96,6 +116,15 @@ struct OnWire {
     wire: Arc<Wire>,
 }
 
+/// A reply that has arrived.
+struct EarlyReply(Option<Document>);
+
+impl PendingReply for EarlyReply {
+    fn wait(&mut self, _: Duration) -> nilometer::Result<Option<Document>> {
+        Ok(self.0.take())
+    }
+}
+
 struct NoReply;
 
 impl PendingReply for NoReply {
@@ -116,7 +145,19 @@ impl Partition for OnWire {
     fn send(&self, request: Request) -> Box<dyn PendingReply> {
         match self.wire.next(self.number) {
             (false, _) => Box::new(NoReply),
-            (true, true) => self.inner.send(request),
+            (true, true) => {
+                let mut sent = self.inner.send(request);
+                let Some(run) = self.wire.meanwhile() else {
+                    return sent;
+                };
+                let reply = loop {
+                    if let Some(reply) = sent.wait(Duration::from_secs(1)).unwrap() {
+                        break reply;
+                    }
+                };
+                run();
+                Box::new(EarlyReply(Some(reply)))
+            }
             (true, false) => {
                 let mut sent = self.inner.send(request);
                 // It runs before anything else does.
@@ -129,6 +170,11 @@ impl Partition for OnWire {
 
 /// Opens the router of a cluster again, with a wire to its partitions.
 pub(crate) fn reopen(cluster: &mut Cluster, wire: &Arc<Wire>) {
+    cluster.router = Fixture::of(open(cluster, wire));
+}
+
+/// Opens a router, with a wire to the partitions of the cluster.
+pub(crate) fn open(cluster: &Cluster, wire: &Arc<Wire>) -> Database {
     let on_wire = |(number, hosted): (usize, &Arc<HostedPartition>)| {
         let inner = LocalPartition::new(&format!("p{number:04}"), Arc::clone(hosted));
         Arc::new(OnWire {
@@ -139,8 +185,7 @@ pub(crate) fn reopen(cluster: &mut Cluster, wire: &Arc<Wire>) {
     };
     let partitions = cluster.partitions.iter().enumerate().map(on_wire).collect();
     let engine = Arc::clone(&cluster.engine);
-    let opened = Database::router(engine, Environment::default(), partitions);
-    cluster.router = Fixture::of(opened.unwrap());
+    Database::router(engine, Environment::default(), partitions).unwrap()
 }
 
 fn documents(count: i32) -> Vec<Document> {

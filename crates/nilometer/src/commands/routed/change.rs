@@ -13,7 +13,7 @@ use nilometer_storage::Durability;
 use super::buffered::BufferedWrites;
 use super::config_updates;
 use super::insert::{dropped, placed, unsettled, with_index};
-use super::key_updates::{KeyStep, StatementPlan, change_key};
+use super::key_updates::{AllowedKey, KeyStep, StatementPlan, change_key};
 use super::{
     PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum, writable,
 };
@@ -247,7 +247,7 @@ pub(super) struct Statements<'c> {
     pub(super) count: usize,
 }
 
-/// A statement on its way.
+/// A statement, and what its attempts have found so far.
 struct StatementState<'s> {
     statement: DocRef<'s>,
     number: u32,
@@ -258,7 +258,7 @@ struct StatementState<'s> {
     /// The document of an upsert that finds nothing.
     new: Option<Document>,
     /// What the shard key of its document may become.
-    allowed: Option<Document>,
+    allowed: Option<AllowedKey>,
 }
 
 /// What follows when a statement was tried.
@@ -269,8 +269,8 @@ enum Next {
     Settle(PlacementVersion),
 }
 
-/// A statement as partitions are asked for it.
-struct Tried<'t> {
+/// A statement as partitions receive it.
+struct StatementRequest<'t> {
     /// The command with the one statement.
     body: &'t Document,
     number: u32,
@@ -358,10 +358,10 @@ impl Statements<'_> {
             false => statement.to_document(),
         };
         let body = self.with_statement(tried.as_ref(), buffered);
-        let run = Tried {
+        let run = StatementRequest {
             body: &body,
             number: state.number,
-            guard: plan.guard(state.allowed.as_ref()),
+            guard: plan.guard(&placement, state.allowed.as_ref()),
         };
         let targets = &plan.targets;
         let has_run = state.is_upsert || plan.may_have_run_elsewhere();
@@ -423,7 +423,7 @@ impl Statements<'_> {
         &self,
         placement: &Placement,
         targets: &[usize],
-        run: &Tried<'_>,
+        run: &StatementRequest<'_>,
         replies: &mut BTreeMap<usize, Document>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
@@ -463,7 +463,7 @@ impl Statements<'_> {
         &self,
         placement: &Placement,
         (targets, is_anywhere): (&[usize], bool),
-        run: &Tried<'_>,
+        run: &StatementRequest<'_>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
         for (repeats_only, round) in rounds(
@@ -493,7 +493,7 @@ impl Statements<'_> {
     fn upsert(
         &self,
         placement: &Placement,
-        (statement, run): (DocRef<'_>, &Tried<'_>),
+        (statement, run): (DocRef<'_>, &StatementRequest<'_>),
         new: Option<&Document>,
         buffered: &mut BufferedWrites,
     ) -> Result<Answer> {
@@ -536,7 +536,12 @@ impl Statements<'_> {
         )
     }
 
-    fn routed(&self, placement: &Placement, run: &Tried<'_>, repeats_only: bool) -> RoutedRequest {
+    fn routed(
+        &self,
+        placement: &Placement,
+        run: &StatementRequest<'_>,
+        repeats_only: bool,
+    ) -> RoutedRequest {
         RoutedRequest {
             statements: vec![run.number],
             repeats_only,

@@ -4,7 +4,7 @@ use nilometer_bson::{DocRef, Document};
 
 use super::change::{ask_one, rounds, targets, without, without_ok};
 use super::insert::{dropped, placed, unsettled};
-use super::key_updates::{KeyStep, StatementPlan, change_key};
+use super::key_updates::{AllowedKey, KeyStep, StatementPlan, change_key};
 use super::{PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, writable};
 use crate::args::Args;
 use crate::catalog::Namespace;
@@ -57,7 +57,7 @@ pub(super) fn run(
     Err(unsettled(&namespace))
 }
 
-/// The command on its way.
+/// The command, and what its attempts have found so far.
 struct Modification<'m> {
     database: &'m Database,
     place: Place<'m>,
@@ -67,7 +67,7 @@ struct Modification<'m> {
     /// The document of an upsert that finds nothing.
     new: Option<Document>,
     /// What the shard key of its document may become.
-    allowed: Option<Document>,
+    allowed: Option<AllowedKey>,
 }
 
 impl Modification<'_> {
@@ -89,7 +89,7 @@ impl Modification<'_> {
         };
         let routed = RoutedRequest {
             placement: Some(placement.version_of(namespace)),
-            guarded_key: plan.guard(self.allowed.as_ref()),
+            guarded_key: plan.guard(&placement, self.allowed.as_ref()),
             ..RoutedRequest::default()
         };
         let targets = (&*plan.targets, is_divided || plan.may_have_run_elsewhere());

@@ -113,9 +113,14 @@ impl StatementPlan {
         self.narrow.as_ref().map_or(original, Narrowed::statement)
     }
 
-    /// Returns what the partitions are told of the key; `allowed` is what it may become.
-    pub(super) fn guard(&self, allowed: Option<&Document>) -> Option<GuardedKey> {
-        self.treatment.guard(allowed)
+    /// Returns what the partitions are told of the key; `allowed` is what it may become by the placement of that version.
+    pub(super) fn guard(
+        &self,
+        placement: &Placement,
+        allowed: Option<&AllowedKey>,
+    ) -> Option<GuardedKey> {
+        let allowed = allowed.filter(|allowed| allowed.version == placement.version);
+        self.treatment.guard(allowed.map(|allowed| &allowed.values))
     }
 
     /// True if the statement may have run in a partition that is no target now: another document may be the first of all, or
@@ -133,10 +138,16 @@ impl StatementPlan {
     }
 }
 
+/// What the shard key of a document may become, as long as the placement is the one that has it in the same partition.
+pub(super) struct AllowedKey {
+    version: i64,
+    values: Document,
+}
+
 /// What follows when an update would change a key.
 pub(super) enum KeyStep {
     /// It runs again in the same partition, which may give the document this key.
-    Allow(Document),
+    Allow(AllowedKey),
     /// It has run, with this reply of a partition.
     Done(Document),
     /// The statement fails with this error.
@@ -160,7 +171,10 @@ pub(super) fn change_key(
         && let Some(sharding) = &placement.sharding
     {
         let key = sharding.key.of(change.after.as_ref())?;
-        return Ok(KeyStep::Allow(sharding.key.shown(&key)));
+        return Ok(KeyStep::Allow(AllowedKey {
+            version: placement.version,
+            values: sharding.key.shown(&key),
+        }));
     }
     if !is_only {
         return Ok(KeyStep::Refused(Error::invalid_options(
