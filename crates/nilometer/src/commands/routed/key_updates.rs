@@ -113,7 +113,8 @@ impl StatementPlan {
         self.narrow.as_ref().map_or(original, Narrowed::statement)
     }
 
-    /// Returns what the partitions are told of the key; `allowed` is what it may become by the placement of that version.
+    /// Returns the shard key that the partitions check, and the new key that they allow: `allowed`, if its placement is still
+    /// `placement`.
     pub(super) fn guard(
         &self,
         placement: &Placement,
