@@ -49,6 +49,13 @@ pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Out
     let timeseries = timeseries.finish();
     let create = doc! { "create": collection, "timeseries": timeseries, "$db": database };
     call(connection, &create, None)?;
+    if options.sharded {
+        let shard = doc! {
+            "shardCollection": format!("{database}.{collection}"),
+            "key": doc! { "tags.hostname": "hashed" }, "$db": "admin",
+        };
+        call(connection, &shard, None)?;
+    }
     if options.index {
         let index = doc! {
             "key": doc! { "tags.hostname": 1, "time": -1 },

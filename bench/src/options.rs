@@ -32,6 +32,7 @@ work
   --granularity WORD          of the collection                   [seconds]
   --duplicates RULE           ignore, replace or error measurements of the same tags and time [keep]
   --index                     create {\"tags.hostname\": 1, time: -1} first
+  --sharded                   shard the collection by {\"tags.hostname\": \"hashed\"} first, in a cluster
   --settle SECONDS            before weighing and asking: in process, seal and compact; then wait at
                               most so long for the folder to come to rest; 0 for neither [60]
   --seconds N                 loading at most so long, and all queries together: fewer measurements,
@@ -113,6 +114,8 @@ pub struct Options {
     pub duplicates: Option<String>,
     /// Create an index on host and time first.
     pub index: bool,
+    /// Shard the collection by a hash of the host first.
+    pub sharded: bool,
     /// Maximum seconds to wait for the data to settle; 0 for none.
     pub settle_s: u64,
     /// File for all results.
@@ -152,6 +155,7 @@ impl Default for Options {
             granularity: "seconds".to_string(),
             duplicates: None,
             index: false,
+            sharded: false,
             settle_s: 60,
             json: None,
             export: None,
@@ -193,6 +197,7 @@ impl Options {
             "--no-queries" => self.queries = false,
             "--whole" => self.whole = true,
             "--index" => self.index = true,
+            "--sharded" => self.sharded = true,
             _ => return false,
         }
         true

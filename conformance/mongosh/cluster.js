@@ -77,6 +77,16 @@ const checks = {
     equal(codeOf(() => sh.moveChunk("cluster_mongosh.ranges", { k: 1 }, "p0009")), 70);
     const chunks = db.getSiblingDB("config").chunks.find({ shard: "p0003" }).toArray();
     shows(chunks, '"k":100');
+    // The status counts what has moved.
+    const moved = sh.status().value.balancer["Migration Results for the last 24 hours"];
+    equal(Object.values(moved), ["Success"]);
+    if (!(Number(Object.keys(moved)[0]) >= 3)) throw new Error(`moves: ${JSON.stringify(moved)}`);
+    // A chunk at its median, and back into one.
+    shell.ranges.insertMany(Array.from({ length: 10 }, (_, i) => ({ k: 200 + i })));
+    equal(sh.splitFind("cluster_mongosh.ranges", { k: 205 }).ok, 1);
+    equal(db.adminCommand({ mergeAllChunksOnShard: "cluster_mongosh.ranges", shard: "p0003" }).ok, 1);
+    equal(shell.ranges.deleteMany({ k: { $gte: 200 } }).deletedCount, 10);
+    equal(codeOf(() => sh.splitFind("cluster_mongosh.soil", { "bed.id": 3 })), 115);
   },
 
   indexes_of_shard_keys_stay() {
@@ -96,12 +106,34 @@ const checks = {
     equal(shell.soil.dropIndex("bed.id_hashed").ok, 1);
   },
 
+  versions_and_shards_are_told() {
+    equal(shell.ranges.getShardVersion().ok, 1);
+    equal(codeOf(() => shell.nothing.getShardVersion()), 118);
+    equal(sh.listShards().length, 4);
+    equal(sh.isConfigShardEnabled(), { enabled: false });
+    shows(sh.getShardedDataDistribution().toArray(), "cluster_mongosh.ranges", "cluster_mongosh.system.buckets.soil");
+    equal(db.adminCommand({ flushRouterConfig: 1 }).flushed, true);
+    equal(sh.balancerCollectionStatus("cluster_mongosh.ranges").balancerCompliant, true);
+    equal(sh.balancerCollectionStatus("cluster_mongosh.soil").balancerCompliant, true);
+  },
+
   balancer_is_switched() {
     equal(sh.getBalancerState(), false);
     equal(sh.startBalancer().ok, 1);
     equal(sh.getBalancerState(), true);
+    equal(sh.isBalancerRunning().mode, "full");
     equal(sh.stopBalancer().ok, 1);
     equal(sh.getBalancerState(), false);
+    equal(sh.setBalancerState(false).ok, 1);
+    equal(sh.isAutoMergerEnabled(), false);
+    equal(sh.startAutoMerger().matchedCount, 1);
+    equal(sh.isAutoMergerEnabled(), true);
+    equal(sh.stopAutoMerger().matchedCount, 1);
+    equal(sh.isAutoMergerEnabled(), false);
+    const { automerge, autosplit, balancer } = sh.status().value;
+    equal([automerge, autosplit], [{ "Currently enabled": "no" }, { "Currently enabled": "no" }]);
+    equal(balancer["Currently enabled"], "no");
+    equal(balancer["Failed balancer rounds in last 5 attempts"], 0);
   },
 
   collections_are_left_alone_by_the_balancer() {
@@ -117,7 +149,36 @@ const checks = {
   what_is_not_there_is_refused() {
     equal(codeOf(() => sh.addShardToZone("p0001", "zone")), 115);
     equal(codeOf(() => sh.updateZoneKeyRange("cluster_mongosh.ranges", { k: 0 }, { k: 1 }, "zone")), 115);
-    equal(codeOf(() => sh.reshardCollection("cluster_mongosh.ranges", { x: 1 })), 115);
+    const ranges = "cluster_mongosh.ranges";
+    const refused = [
+      () => sh.reshardCollection(ranges, { x: 1 }),
+      () => sh.commitReshardCollection(ranges),
+      () => sh.abortReshardCollection(ranges),
+      () => sh.addShard("host:27017"),
+      () => sh.removeShardFromZone("p0001", "zone"),
+      () => sh.removeShardTag("p0001", "zone"),
+      () => sh.addTagRange(ranges, { k: 0 }, { k: 1 }, "zone"),
+      () => sh.removeRangeFromZone(ranges, { k: 0 }, { k: 1 }),
+      () => sh.moveCollection("cluster_mongosh.fresh", "p0001"),
+      () => sh.abortMoveCollection("cluster_mongosh.fresh"),
+      () => sh.unshardCollection(ranges, "p0001"),
+      () => sh.abortUnshardCollection(ranges),
+      () => sh.disableMigrations(ranges),
+      () => sh.enableMigrations(ranges),
+      () => sh.disableAutoMerger(ranges),
+      () => sh.checkMetadataConsistency().toArray(),
+      () => shell.ranges.checkMetadataConsistency().toArray(),
+      () => shell.ranges.analyzeShardKey({ k: 1 }),
+      () => shell.ranges.configureQueryAnalyzer({ mode: "full", samplesPerSecond: 1 }),
+      () => sh.enableSharding("cluster_mongosh", "p0001"),
+    ];
+    equal(refused.map(codeOf), refused.map(() => 115));
+    // The collection is sharded; then it says that its documents stay.
+    equal(codeOf(() => sh.shardAndDistributeCollection("cluster_mongosh.spread", { k: "hashed" })), 115);
+    equal(shell.spread.stats().sharded, true);
+    shell.createCollection("series", { timeseries: { timeField: "t", metaField: "bed" } });
+    equal(sh.shardAndDistributeCollection("cluster_mongosh.series", { bed: "hashed" }).ok, 1);
+    equal(sh.reshardCollection("cluster_mongosh.series", { "bed.id": 1 }).ok, 1);
   },
 
   writes_through_the_router() {

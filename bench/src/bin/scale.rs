@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! map         the stored placement of a collection with two partitions for each node: bytes, time to read it, time to route by it
+//! history     the same placement after many moves of ranges
 //! simulation  nodes with one virtual core and disk each, that insert in virtual time with the costs measured here
 //! store       requests to the object store by the intervals of the claims and the pages of their list
 //! ```
@@ -164,6 +165,21 @@ impl Map {
         let entries = entries.expect("an engine in memory");
         let sizes = entries.map(|entry| entry.map_or(0, |(key, value)| key.len() + value.len()));
         sizes.sum()
+    }
+
+    /// Moves ranges of the hashed key: each of a quarter of a chunk, to any partition.
+    fn move_ranges(&self, count: usize, numbers: &mut Numbers) {
+        let parts = self.count * 4;
+        let step = i64::MAX / parts as i64 * 2;
+        for _ in 0..count {
+            let low = i64::MIN + step * numbers.below(parts) as i64;
+            let to = format!("p{:05}", numbers.below(self.count));
+            let range = doc! {
+                "moveRange": "test.ts", "min": doc! {"m.host": low}, "max": doc! {"m.host": low + step},
+                "toShard": to, "$db": "admin",
+            };
+            run(&self.router, range);
+        }
     }
 
     fn open_ns(&self) -> u64 {
@@ -339,6 +355,25 @@ fn print_maps() {
     }
 }
 
+fn print_histories() {
+    println!("nodes  moves  map KiB  open ms  find of a series us  find of all us");
+    const NODES: usize = 100;
+    let map = Map::new(NODES * PARTITIONS);
+    let mut numbers = Numbers(1);
+    let mut moved = 0;
+    for moves in [0, 1000, 9000] {
+        map.move_ranges(moves - moved, &mut numbers);
+        moved = moves;
+        println!(
+            "{NODES:>5}  {moves:>5}  {:>7}  {:>7.1}  {:>19.1}  {:>14.1}",
+            map.bytes() / 1024,
+            map.open_ns() as f64 / 1e6,
+            map.find_ns(&doc! {"m.host": "host_7"}) as f64 / 1e3,
+            map.find_ns(&doc! {}) as f64 / 1e3,
+        );
+    }
+}
+
 fn print_simulation() {
     let (command, measurement) = partition_costs();
     println!("a command at a partition {command} ns, each measurement {measurement} ns");
@@ -418,6 +453,7 @@ fn print_store() {
 fn main() {
     print_store();
     print_maps();
+    print_histories();
     print_simulation();
 }
 
@@ -452,6 +488,7 @@ mod tests {
     fn maps_are_routed_by() {
         let map = Map::new(20);
         assert!(map.bytes() > 1000);
+        map.move_ranges(10, &mut Numbers(1));
         assert!(map.open_ns() > 0 && map.insert_ns(100, 10) > 0 && map.find_ns(&doc! {}) > 0);
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::commands::{COMMANDS, CommandSpec, ROUTER_COMMANDS};
+use crate::commands::{COMMANDS, CommandSpec, OnRouter, ROUTER_COMMANDS};
 use crate::eval::accumulator::ACCUMULATORS;
 use crate::eval::expression::{OPERATORS, SupportStatus};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
@@ -45,6 +45,7 @@ fn tables() -> Vec<(&'static str, String)> {
     vec![
         ("commands", commands(COMMANDS)),
         ("router commands", commands(ROUTER_COMMANDS)),
+        ("commands refused on a router", refused_on_a_router()),
         ("stages", stages()),
         ("match operators", match_operators()),
         ("update operators", update_operators()),
@@ -63,6 +64,18 @@ fn replace_table(page: &str, name: &str, table: &str) -> String {
     let from = at + start.len();
     let length = page[from..].find("<!-- end -->").expect("a table ends");
     format!("{}\n{table}\n{}", &page[..from], &page[from + length..])
+}
+
+/// Returns the commands of one server that a router refuses.
+fn refused_on_a_router() -> String {
+    let refused = COMMANDS.iter().filter(|command| {
+        let is_refused = matches!(command.on_router, OnRouter::Refused);
+        is_refused && !command.help.starts_with("Refused")
+    });
+    let names: Vec<_> = refused
+        .map(|command| format!("`{}`", command.name))
+        .collect();
+    names.join(" ") + "\n"
 }
 
 fn commands(commands: &[CommandSpec]) -> String {

@@ -12,11 +12,12 @@ use crate::server::url;
 use crate::support::Scratch;
 
 /// The checks of `cluster.js`.
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     "cluster_is_shown",
     "collections_are_sharded",
     "distributions_are_shown",
     "ranges_are_split_and_moved",
+    "versions_and_shards_are_told",
     "indexes_of_shard_keys_stay",
     "balancer_is_switched",
     "collections_are_left_alone_by_the_balancer",

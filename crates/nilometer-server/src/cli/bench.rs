@@ -60,6 +60,9 @@ pub(crate) struct BenchArgs {
     /// Maximum seconds for loading, and for all queries together
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Shard the data by a hash of the host first, in a cluster
+    #[arg(long, conflicts_with = "dbpath")]
+    sharded: bool,
     /// File for all results, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -111,6 +114,7 @@ impl BenchArgs {
             batch: self.batch,
             draws: self.draws,
             seconds: Some(self.seconds),
+            sharded: self.sharded,
             settle_s: 0,
             ..Options::default()
         };

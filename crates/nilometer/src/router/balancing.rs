@@ -9,8 +9,8 @@
 //! The plan is a function of these alone, so tests repeat it from a seed. Bytes decide between partitions with about the same
 //! rate: the one with fewer gets the range.
 
-use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{HashMap, HashSet};
 
 use super::moves::Passage;
 use super::placement::Sharding;
@@ -42,6 +42,8 @@ pub(crate) struct Loads {
 pub(crate) struct BalancerMemory {
     /// The measurements of each partition in the round before, by the id of the collection.
     pub(crate) counts: HashMap<[u8; 16], Vec<i64>>,
+    /// The ids of the time series of which the last round assigned ranges.
+    pub(crate) uneven: HashSet<[u8; 16]>,
 }
 
 impl Loads {

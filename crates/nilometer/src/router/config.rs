@@ -10,6 +10,15 @@ use crate::catalog::Namespace;
 /// The version of the stored description that MongoDB 8.0 has.
 const CONFIG_VERSION: i32 = 6;
 
+/// The settings of the balancer until somebody changes them. Clients take one that is not there for one that is on.
+pub(crate) fn default_settings() -> [Document; 3] {
+    [
+        doc! {"_id": "balancer", "stopped": true, "mode": "off"},
+        doc! {"_id": "autosplit", "enabled": false},
+        doc! {"_id": "automerge", "enabled": false},
+    ]
+}
+
 impl Router {
     /// Returns the documents of `config.<name>`; `None` if a router has no such collection. `version` is that of the routers.
     pub(crate) fn config_documents(&self, name: &str, version: &str) -> Option<Vec<Document>> {
@@ -21,10 +30,7 @@ impl Router {
             }),
             "chunks" => self.of_sharded(|_, placement, sharding| self.chunks(placement, sharding)),
             // Until somebody has changed the settings.
-            "settings" => vec![
-                doc! {"_id": "balancer", "stopped": true, "mode": "off"},
-                doc! {"_id": "autosplit", "enabled": false},
-            ],
+            "settings" => default_settings().into(),
             "mongos" => self.mongos(version),
             "actionlog" | "tags" => Vec::new(),
             "changelog" => self.changelog(),
@@ -89,7 +95,12 @@ impl Router {
                 }
                 details.append("to", self.name(range.to));
                 let of = sharding.key.namespace(namespace);
-                entries.push((range.at_ms, "moveChunk.commit", of, details.finish()));
+                let details = details.finish();
+                entries.push((range.at_ms, "moveChunk.commit", of.clone(), details.clone()));
+                // By this one clients count what has moved.
+                let mut done = DocumentBuilder::extending(details);
+                done.append("note", "success");
+                entries.push((range.at_ms, "moveChunk.from", of, done.finish()));
             }
         }
         let coordinator = self.coordinator.as_ref();
@@ -184,7 +195,8 @@ fn collection(namespace: &Namespace, placement: &Placement, sharding: &Sharding)
     out.finish()
 }
 
-fn version(sharding: &Sharding) -> Value {
+/// Returns the version of how a collection is divided, as clients see it.
+pub(crate) fn version(sharding: &Sharding) -> Value {
     let number = u64::try_from(sharding.version).unwrap_or(0);
     Value::Timestamp(Timestamp::from_u64(number << 32))
 }

@@ -54,6 +54,7 @@ pub use self::report::{PartitionMove, RouterReport, Tenure};
 pub use self::versions::Coordinator;
 
 pub(crate) use self::balancing::{ActiveWindow, BalancerMemory, KeyWeights, Loads, plan};
+pub(crate) use self::config::{default_settings, version as version_of};
 pub(crate) use self::key_changes::{KeyChange, KeyRule, narrowed};
 pub(crate) use self::key_guard::{KeyGuard, key_change_in, key_change_of};
 pub(crate) use self::key_moves::KeyUpdate;

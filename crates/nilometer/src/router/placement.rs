@@ -25,6 +25,12 @@ use crate::operation::PlacementVersion;
 /// Most chunks of one collection.
 const CHUNKS_MAX: usize = 100_000;
 
+/// Entries of a history after which the older half is joined, and again after each further so many of [`HISTORY_STEP`].
+const HISTORY_MAX: usize = 10_000;
+
+/// Entries between two such joins.
+const HISTORY_STEP: usize = 1000;
+
 /// Where the documents of a collection are.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
@@ -167,6 +173,7 @@ impl Placement {
         let history = sharding.history.iter();
         let held = history.filter(|held| held.range.low <= key && key <= held.range.high);
         let held = held.map(|held| held.partition);
+        let held = held.chain(sharding.anywhere.iter().copied());
         let others: BTreeSet<usize> = held.filter(|partition| *partition != target).collect();
         others.into_iter().collect()
     }
@@ -236,6 +243,45 @@ impl Sharding {
         new
     }
 
+    /// Adds parts to the shard key. What is where stays the same: bounds get the least value of each new part, the end of all keys the
+    /// greatest.
+    pub(crate) fn refine(&mut self, key: ShardKey) {
+        let end = self.key.whole().1;
+        let longer = |bound: &mut KeyBound| {
+            let rest = match *bound == end {
+                true => Value::MaxKey,
+                false => Value::MinKey,
+            };
+            bound.0.resize(key.parts().len(), rest);
+        };
+        let chunks = self.chunks.iter_mut();
+        chunks.for_each(|chunk| longer(&mut chunk.min));
+        for held in &mut self.history {
+            longer(&mut held.range.low);
+            longer(&mut held.range.high);
+        }
+        self.key = key;
+        self.version += 1;
+    }
+
+    /// Divides a time series by another key. What it has may be in all partitions that had any.
+    pub(crate) fn resharded(
+        &self,
+        key: ShardKey,
+        (primary, count): (usize, usize),
+        now_ms: i64,
+    ) -> Self {
+        let mut anywhere = self.anywhere.clone();
+        anywhere.extend(self.history.iter().map(|held| held.partition));
+        Self {
+            anywhere,
+            is_exempt: self.is_exempt,
+            version: self.version + 1,
+            moved_ms: now_ms,
+            ..Self::new(key, primary, Some(count), now_ms)
+        }
+    }
+
     /// Returns the partitions whose chunks have keys of these ranges; `None` means all keys. A document of an ordinary
     /// collection is in the chunk of its key.
     fn owners(&self, ranges: Option<&[KeyRange]>) -> Vec<usize> {
@@ -292,6 +338,48 @@ impl Sharding {
         Ok(())
     }
 
+    /// Makes one chunk of those between two bounds. They must be bounds of chunks, and all chunks between them of one partition.
+    pub(crate) fn merge(&mut self, low: &KeyBound, high: &KeyBound) -> Result<()> {
+        let first = self.chunks.iter().position(|chunk| chunk.min == *low);
+        let last = (0..self.chunks.len()).find(|at| self.max_of(*at) == *high);
+        let (Some(first), Some(last)) = (first, last) else {
+            return Err(Error::bad_value(
+                "the bounds of merged chunks are the least one of the first and the greatest one of the last",
+            ));
+        };
+        let is_refused = |text| Err(Error::new(ErrorCode::IllegalOperation, text));
+        if first >= last {
+            return is_refused("between these bounds there are no two chunks to merge");
+        }
+        let merged = &self.chunks[first..=last];
+        let mut pairs = merged.windows(2);
+        if !pairs.all(|pair| pair[0].partition == pair[1].partition) {
+            return is_refused("the chunks between these bounds are in several shards");
+        }
+        self.chunks.drain(first + 1..=last);
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Makes one chunk of each run of neighbouring ones of a partition, as long as no more than `most` chunks have been merged.
+    pub(crate) fn merge_all(&mut self, partition: usize, most: usize) {
+        let mut merged = 0;
+        let before = self.chunks.len();
+        self.chunks.dedup_by(|later, earlier| {
+            let is_next = later.partition == partition && earlier.partition == partition;
+            let is_merged = is_next && merged + 1 < most;
+            merged += usize::from(is_merged);
+            is_merged
+        });
+        self.version += i64::from(self.chunks.len() < before);
+    }
+
+    /// True if neighbouring chunks are of one partition.
+    pub(crate) fn has_mergeable(&self) -> bool {
+        let mut pairs = self.chunks.windows(2);
+        pairs.any(|pair| pair[0].partition == pair[1].partition)
+    }
+
     /// Lets what is new between two keys go to a partition.
     pub(crate) fn assign(
         &mut self,
@@ -322,9 +410,41 @@ impl Sharding {
             });
         }
         self.moved_ms = now_ms;
+        if self.history.len() >= HISTORY_MAX && self.history.len().is_multiple_of(HISTORY_STEP) {
+            self.join_history(self.history.len() / 2);
+        }
         self.merge_chunks();
         self.version += 1;
         Ok(())
+    }
+
+    /// Joins the ranges of each partition in the first entries of the history. What may be where stays the same; when it was assigned
+    /// is forgotten.
+    fn join_history(&mut self, first: usize) {
+        let mut older: Vec<HeldRange> = self.history.drain(..first).collect();
+        older.sort_by(|a, b| {
+            let by_partition = a.partition.cmp(&b.partition);
+            by_partition.then_with(|| a.range.low.cmp(&b.range.low))
+        });
+        let mut joined: Vec<HeldRange> = Vec::new();
+        for held in older {
+            let before = joined.last_mut();
+            let before = before.filter(|before| {
+                before.partition == held.partition && held.range.low <= before.range.high
+            });
+            match before {
+                Some(before) if before.range.high < held.range.high => {
+                    before.range.high = held.range.high;
+                }
+                Some(_) => {}
+                None => joined.push(HeldRange {
+                    since_ms: 0,
+                    ..held
+                }),
+            }
+        }
+        joined.append(&mut self.history);
+        self.history = joined;
     }
 
     /// Extends the range that was assigned last if the new one is behind it and goes to the same partition: documents of a range
@@ -447,5 +567,71 @@ impl Sharding {
         // Neighbours that clients split stay apart: only repeated bounds go.
         self.chunks
             .dedup_by(|later, earlier| later.min == earlier.min);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::doc;
+    use nilometer_storage::testing::random::Random;
+
+    use super::*;
+    use crate::catalog::TimeseriesOptions;
+
+    fn ranged() -> Sharding {
+        let options = doc! {"timeField": "t", "metaField": "m"};
+        let options = TimeseriesOptions::parse(options.as_ref()).unwrap();
+        let key = ShardKey::parse(doc! {"m": 1}.as_ref(), Some(&options)).unwrap();
+        Sharding::new(key, 0, None, 1)
+    }
+
+    fn bound(at: u64) -> KeyBound {
+        KeyBound(vec![Value::Int64(i64::try_from(at).unwrap())])
+    }
+
+    /// Returns the partitions that may have a key by the history.
+    fn holders(sharding: &Sharding, key: &KeyBound) -> BTreeSet<usize> {
+        let history = sharding.history.iter();
+        let held = history.filter(|held| held.range.low <= *key && *key <= held.range.high);
+        held.map(|held| held.partition).collect()
+    }
+
+    #[test]
+    fn a_history_that_is_joined_says_the_same() {
+        let mut random = Random::new(5);
+        let (mut sharding, mut whole) = (ranged(), ranged());
+        for step in 0..400 {
+            let low = random.below(95);
+            let range = (bound(low), bound(low + 1 + random.below(5)));
+            let to = usize::try_from(random.below(6)).unwrap();
+            for sharding in [&mut sharding, &mut whole] {
+                sharding.assign(range.clone(), to, 1000 + step).unwrap();
+            }
+            if step % 100 == 99 {
+                let before = sharding.history.len();
+                sharding.join_history(before / 2);
+                assert!(sharding.history.len() < before);
+            }
+            for key in (0..101).map(bound) {
+                assert_eq!(holders(&sharding, &key), holders(&whole, &key), "{step}");
+            }
+        }
+        assert!(sharding.history.len() < whole.history.len());
+    }
+
+    #[test]
+    fn a_history_has_an_end() {
+        let mut sharding = ranged();
+        for step in 0..12_000_u64 {
+            let low = step % 10;
+            let to = usize::try_from(step % 7).unwrap();
+            let range = (bound(low), bound(low + 1));
+            sharding.assign(range, to, 1).unwrap();
+        }
+        assert!(
+            sharding.history.len() <= HISTORY_MAX,
+            "{}",
+            sharding.history.len()
+        );
     }
 }

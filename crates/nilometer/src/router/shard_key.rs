@@ -211,6 +211,22 @@ impl ShardKey {
 
     /// Reads a bound that a client names: a document with the stored or the written names of the parts.
     pub(crate) fn bound(&self, bound: DocRef<'_>) -> Result<KeyBound> {
+        let values = self.named(bound)?;
+        let is_hash =
+            |value: &Value| matches!(value, Value::Int64(_) | Value::MinKey | Value::MaxKey);
+        let mut parts = self.parts.iter().zip(&values.0);
+        match parts.all(|(part, value)| !part.is_hashed || is_hash(value)) {
+            true => Ok(values),
+            // A value in the place of its hash would bound nothing that is meant.
+            false => Err(Error::bad_value(format!(
+                "a bound of a hashed shard key is a hash, a 64-bit integer, unlike {}: config.chunks has those of the chunks",
+                value_to_relaxed(ValueRef::Document(bound))
+            ))),
+        }
+    }
+
+    /// Reads the values of the parts that a client names.
+    fn named(&self, bound: DocRef<'_>) -> Result<KeyBound> {
         let mut given = bound.iter();
         let values = self.parts.iter().map(|part| {
             let element = given.next()?;
@@ -230,7 +246,7 @@ impl ShardKey {
 
     /// Returns the key that a client names by a document of measurements, or by the stored names of the parts.
     pub(crate) fn place_of(&self, named: DocRef<'_>) -> Result<KeyBound> {
-        match self.bound(named) {
+        match self.named(named) {
             Ok(given) => {
                 let parts = self.parts.iter().zip(&given.0);
                 let values = parts.map(|(part, value)| part.place(value.as_ref()));

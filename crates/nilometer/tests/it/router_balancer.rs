@@ -163,14 +163,18 @@ fn settings_without_a_meaning_are_refused() {
         ("balancer", doc! {"$set": doc! {"stopped": 1}}),
         ("balancer", doc! {"$set": doc! {"mode": "autoSplitOnly"}}),
         ("chunksize", doc! {"$set": doc! {"value": 0}}),
-        ("autosplit", doc! {"$set": doc! {"enabled": true}}),
+        ("autosplit", doc! {"$set": doc! {"enabled": 1}}),
+        ("automerge", doc! {"$set": doc! {"other": true}}),
+        ("other", doc! {"$set": doc! {"enabled": true}}),
     ] {
         let text = show(&update);
         assert_eq!(update_settings(&mut cluster, id, update), 2, "{text}");
     }
     let found = config(&mut cluster, "settings");
-    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
     assert!(show(&found[0]).contains("4:30"), "{found:?}");
+    // A window does not switch it on.
+    assert_eq!(mode(&mut cluster), "off");
     cluster.admin(doc! {"balancerStart": 1});
     assert_eq!(mode(&mut cluster), "full");
     // Other collections of `config` are not written.

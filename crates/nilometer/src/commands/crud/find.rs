@@ -147,6 +147,9 @@ pub(crate) fn plan(
             if adds_record_id {
                 record_ids(source)?;
             }
+            if adds_keys && matches!(source, LogicalSource::Partitions(_)) {
+                return Err(not_over_partitions("returnKey"));
+            }
             resume::apply(source, args)?;
             if tailable {
                 follow(source)?;

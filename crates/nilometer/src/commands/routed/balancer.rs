@@ -12,14 +12,18 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::{first_batch, number, ordinary, router_of};
+use super::{first_batch, not_sharded, number, ordinary, router_of, sharding};
+use crate::args::Args;
 use crate::auth::Action;
 use crate::catalog::{CONFIG, Namespace};
+use crate::commands::security::authorization::rules;
 use crate::commands::{Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::{OperationContext, Request};
-use crate::router::{ActiveWindow, KeyBound, KeyWeights, Loads, Placement, Router, Sharding, plan};
+use crate::router::{
+    ActiveWindow, KeyBound, KeyWeights, Loads, Placement, Router, Sharding, default_settings, plan,
+};
 use crate::session::ClientSession;
 
 /// The collection of the settings.
@@ -73,6 +77,17 @@ pub(super) const STATUS: CommandSpec = CommandSpec {
     )
 };
 
+pub(super) const COLLECTION_STATUS: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::new(
+        "balancerCollectionStatus",
+        "Says whether the balancer has something to do for a collection.",
+        Authorization::ByRule(rules::sharding),
+        OnRouter::Catalog,
+        collection_status,
+    )
+};
+
 pub(super) const STOP: CommandSpec = CommandSpec {
     admin_only: true,
     write_concern: true,
@@ -91,6 +106,8 @@ struct Settings {
     is_on: bool,
     window: Option<ActiveWindow>,
     chunk_bytes: i64,
+    /// Neighbouring chunks of a partition become one.
+    merges: bool,
 }
 
 impl Settings {
@@ -100,6 +117,7 @@ impl Settings {
             is_on: false,
             window: None,
             chunk_bytes: CHUNK_MB << 20,
+            merges: false,
         };
         for document in documents {
             match document.get("_id").as_str() {
@@ -112,9 +130,12 @@ impl Settings {
                     })?;
                     out.chunk_bytes = mb << 20;
                 }
+                // Nothing is split by itself, in MongoDB either.
+                Some("autosplit") => drop(enabled(document)?),
+                Some("automerge") => out.merges = enabled(document)?,
                 _ => {
                     return Err(Error::bad_value(
-                        "config.settings has the documents 'balancer' and 'chunksize'",
+                        "config.settings has the documents 'balancer', 'chunksize', 'automerge' and 'autosplit'",
                     ));
                 }
             }
@@ -146,6 +167,15 @@ impl Settings {
             }
         };
         Ok(())
+    }
+}
+
+/// Reads a setting that is a switch.
+fn enabled(document: &Document) -> Result<bool> {
+    check_fields(document, &["_id", "enabled"])?;
+    match document.get("enabled") {
+        ValueRef::Bool(enabled) => Ok(enabled),
+        _ => Err(Error::bad_value("'enabled' is true or false")),
     }
 }
 
@@ -196,7 +226,22 @@ pub(super) fn check(documents: &[Document]) -> Result<()> {
     Settings::parse(documents).map(drop)
 }
 
+/// Stores the settings that clients would take for others if they were not there.
+pub(super) fn store_defaults(database: &Database, operation: &OperationContext) -> Result<()> {
+    let upserts = default_settings().map(|setting| {
+        let id = setting.get("_id").to_value();
+        let rest = super::read(setting.as_ref(), &["_id"]);
+        let set = doc! {"$setOnInsert": rest};
+        Value::from(doc! {"q": doc! {"_id": id}, "u": set, "upsert": true})
+    });
+    let upserts: Vec<Value> = upserts.into_iter().collect();
+    let update = doc! {"update": SETTINGS, "updates": upserts};
+    let spec = &crate::commands::crud::update::SPEC;
+    in_config(database, operation, spec, update).map(drop)
+}
+
 fn switch(database: &Database, operation: &OperationContext, is_on: bool) -> Result<Document> {
+    store_defaults(database, operation)?;
     let mode = if is_on { "full" } else { "off" };
     let set = doc! {"$set": doc! {"stopped": !is_on, "mode": mode}};
     let one = doc! {"q": doc! {"_id": "balancer"}, "u": set, "upsert": true};
@@ -228,6 +273,38 @@ fn status(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Resul
     out.append("mode", if settings.is_on { "full" } else { "off" });
     out.append("inBalancerRound", router.is_balancing());
     out.append("numBalancerRounds", router.balancer_rounds());
+    Ok(out.finish())
+}
+
+/// Says whether the balancer would assign or move ranges of a collection.
+fn collection_status(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let router = router_of(database);
+    let args = Args::new("balancerCollectionStatus", request.body.as_ref());
+    let namespace = sharding::whole_name(&args, "balancerCollectionStatus")?;
+    let placement = router.placement(&namespace);
+    let placement = placement.ok_or_else(|| not_sharded(&namespace))?;
+    let sharding = placement.sharding.as_ref();
+    let sharding = sharding.ok_or_else(|| not_sharded(&namespace))?;
+    let chunk_bytes = Settings::parse(&settings_of(database)?)?.chunk_bytes;
+    let is_uneven = match sharding.key.is_timeseries() {
+        // What is written between two rounds decides.
+        true => router.balancing().uneven.contains(&placement.uuid),
+        false => {
+            let place = (router, &context.operation, &namespace);
+            far_apart(&sizes(place)?, chunk_bytes).is_some()
+        }
+    };
+    let is_compliant = sharding.is_exempt || !is_uneven;
+    let mut out = DocumentBuilder::new();
+    out.append("chunkSize", chunk_bytes >> 20);
+    out.append("balancerCompliant", is_compliant);
+    if !is_compliant {
+        out.append("firstComplianceViolation", "chunksImbalance");
+    }
     Ok(out.finish())
 }
 
@@ -289,6 +366,10 @@ fn round(database: &Database, operation: &OperationContext) -> Result<()> {
                     balance_series((place, &time_field), placement, before.as_deref(), &counts)
                 };
                 memory.counts.insert(placement.uuid, counts);
+                match &done {
+                    Ok(moved) if *moved > 0 => memory.uneven.insert(placement.uuid),
+                    _ => memory.uneven.remove(&placement.uuid),
+                };
                 done
             }
             false => balance_documents(place, sharding, settings.chunk_bytes),
@@ -297,6 +378,11 @@ fn round(database: &Database, operation: &OperationContext) -> Result<()> {
             Ok(moved) => round.moved += moved,
             // The others are balanced nevertheless.
             Err(error) => round.error = round.error.or(Some(error)),
+        }
+        if settings.merges
+            && let Err(error) = merge_chunks(place)
+        {
+            round.error = round.error.or(Some(error));
         }
     }
     router.count_round();
@@ -326,7 +412,8 @@ fn log(
         "executionTimeMillis",
         i64::try_from(time.as_millis()).unwrap_or(i64::MAX),
     );
-    details.append("errorOccurred", round.error.is_some());
+    // MongoDB spells it so.
+    details.append("errorOccured", round.error.is_some());
     if let Some(error) = &round.error {
         details.append("errmsg", error.message.as_str());
     }
@@ -456,19 +543,46 @@ fn weights(
     Ok(Vec::new())
 }
 
+/// Makes one chunk of neighbouring ones of a partition.
+fn merge_chunks((router, operation, namespace): Place<'_>) -> Result<()> {
+    let sharding = router.sharding(namespace);
+    if !sharding.is_some_and(|sharding| sharding.has_mergeable()) {
+        return Ok(());
+    }
+    sharding::change_sharding((router, operation), namespace, |sharding| {
+        for partition in 0..router.count() {
+            sharding.merge_all(partition, usize::MAX);
+        }
+        Ok(())
+    })
+}
+
+/// Returns the bytes of a collection in each partition.
+fn sizes(place: Place<'_>) -> Result<Vec<i64>> {
+    let stats = ask(place, &doc! {"collStats": place.2.collection.as_str()})?;
+    Ok(stats
+        .iter()
+        .map(|stats| number(stats.get("size")))
+        .collect())
+}
+
+/// Returns the partitions with the most and the fewest bytes, if they are far apart.
+fn far_apart(sizes: &[i64], chunk_bytes: i64) -> Option<(usize, usize)> {
+    let all = 0..sizes.len();
+    let from = all.clone().max_by_key(|at| sizes[*at])?;
+    let to = all.min_by_key(|at| sizes[*at])?;
+    (sizes[from] - sizes[to] >= CHUNKS_APART * chunk_bytes).then_some((from, to))
+}
+
 /// Moves about one chunk from the partition with the most bytes to that with the fewest, if they are far apart. Returns how many
 /// ranges have moved.
 fn balance_documents(place: Place<'_>, sharding: &Sharding, chunk_bytes: i64) -> Result<i64> {
     let (router, operation, namespace) = place;
     let stats = ask(place, &doc! {"collStats": namespace.collection.as_str()})?;
-    let size = |at: &usize| number(stats[*at].get("size"));
-    let all = 0..stats.len();
-    let (Some(from), Some(to)) = (all.clone().max_by_key(size), all.min_by_key(size)) else {
+    let sizes = stats.iter().map(|stats| number(stats.get("size")));
+    let Some((from, to)) = far_apart(&sizes.collect::<Vec<_>>(), chunk_bytes) else {
         return Ok(0);
     };
-    if size(&from) - size(&to) < CHUNKS_APART * chunk_bytes {
-        return Ok(0);
-    }
     let mean = number(stats[from].get("avgObjSize")).max(1);
     let most = (chunk_bytes / mean).max(1);
     let mut passed = 0;

@@ -55,6 +55,7 @@ fn settings(
     request: &Request,
 ) -> Result<Document> {
     let _changes = router_of(database).lock_changes();
+    balancer::store_defaults(database, &context.operation)?;
     let (_, outcome) = tried(&balancer::settings_of(database)?, request)?;
     balancer::check(&outcome)?;
     (context.spec.handler)(database, context, request)

@@ -9,7 +9,7 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::insert::placed;
-use super::{first_batch, forwarded, is_true, number, rollups, router_of, writable};
+use super::{first_batch, forwarded, is_true, number, read, rollups, router_of, writable};
 use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
@@ -95,11 +95,53 @@ pub(super) fn create_indexes(
         placed(database, &context.operation, router, &namespace)?;
     }
     let _changes = router.lock_changes();
-    in_partitions(database, context, request, &namespace)?;
+    if let Err(error) = in_partitions(database, context, request, &namespace) {
+        drop_new_indexes(database, context, request, &namespace);
+        return Err(error);
+    }
     let reply = (context.spec.handler)(database, context, request)?;
     match is_new {
         true => Ok(as_created(&reply)),
         false => Ok(reply),
+    }
+}
+
+/// Drops the indexes of a `createIndexes` that has failed in a partition, unless the collection had them before: an index that one
+/// partition cannot have would refuse documents in others, and nobody would see it. A partition that cannot be asked keeps it until
+/// the command is repeated.
+fn drop_new_indexes(
+    database: &Database,
+    context: &CommandContext<'_>,
+    request: &Request,
+    namespace: &Namespace,
+) {
+    let router = router_of(database);
+    let list = doc! {"listIndexes": namespace.collection.as_str()};
+    let listed = database.call(&namespace.database, list);
+    let known = listed.map(|reply| first_batch(&reply)).unwrap_or_default();
+    let is_known = |name: &str| {
+        let mut known = known.iter();
+        known.any(|index| index.get("name").as_str() == Some(name))
+    };
+    let Some(placement) = rollups::place_of(database, namespace) else {
+        return;
+    };
+    let partitions = placement.partitions(router.count());
+    let given = request.body.get("indexes").as_array();
+    for index in given.iter().flat_map(|given| given.iter()) {
+        let index = index.as_document();
+        let name = index.and_then(|index| index.get("name").as_str());
+        let Some(name) = name.filter(|name| !is_known(name)) else {
+            continue;
+        };
+        let drop_it = doc! {"dropIndexes": namespace.collection.as_str(), "index": name};
+        // Most partitions may not have it.
+        let _ = router.ask_all(
+            &partitions,
+            &namespace.database,
+            &drop_it,
+            &context.operation,
+        );
     }
 }
 
@@ -185,6 +227,13 @@ pub(super) fn coll_mod(
                 "{namespace}: the only index that serves the shard key cannot be hidden"
             )));
         }
+    }
+    if change_of_index.is_some_and(|index| is_true(index.get("unique"))) {
+        // The router has no documents to check: what a partition refuses must not be in its catalog.
+        let mut trial = DocumentBuilder::extending(read(request.body.as_ref(), &["dryRun"]));
+        trial.append("dryRun", true);
+        let trial = Request::new(trial.finish());
+        in_partitions(database, context, &trial, &namespace)?;
     }
     change(database, context, request)
 }
@@ -379,11 +428,10 @@ pub(super) fn list_databases(
 
 /// Returns the collection of a command, if clients may change it.
 fn named(context: &CommandContext<'_>, request: &Request) -> Result<Namespace> {
-    let args = Args::new(context.spec.name, request.body.as_ref());
-    writable(
-        context.database_name(),
-        args.required_string(context.spec.name)?,
-    )
+    // The command may have another spelling of its name.
+    let name = request.command_name();
+    let args = Args::new(name, request.body.as_ref());
+    writable(context.database_name(), args.required_string(name)?)
 }
 
 /// Runs a command in the partitions that have the collection; nowhere if none has.

@@ -15,6 +15,7 @@ mod balancer;
 mod buffered;
 mod bulk;
 mod change;
+mod chunks;
 mod config_updates;
 mod ddl;
 mod elsewhere;
@@ -23,6 +24,7 @@ mod find_and_modify;
 mod insert;
 mod key_updates;
 mod narrowed;
+mod new_keys;
 mod ordinary;
 mod rollups;
 mod sharding;
@@ -42,25 +44,45 @@ use crate::router::Router;
 
 /// The commands that only a router has, sorted by name.
 pub(crate) static ROUTER_COMMANDS: &[CommandSpec] = &[
+    unsupported::ABORT_MOVE_COLLECTION,
+    unsupported::ABORT_RESHARD,
+    unsupported::ABORT_UNSHARD,
     unsupported::ADD_SHARD,
     unsupported::ADD_SHARD_TO_ZONE,
+    unsupported::ANALYZE_KEY,
+    balancer::COLLECTION_STATUS,
     balancer::START,
     balancer::STATUS,
     balancer::STOP,
+    unsupported::CHECK_METADATA,
+    unsupported::CLEANUP_ORPHANED,
+    unsupported::CLEANUP_RESHARD,
+    unsupported::CLEAR_JUMBO,
+    unsupported::COMMIT_RESHARD,
+    unsupported::CONFIGURE_BALANCING,
+    unsupported::CONFIGURE_ANALYZER,
     sharding::ENABLE,
+    chunks::FLUSH,
     sharding::SHARD_MAP,
+    chunks::SHARD_VERSION,
     sharding::IS_DB_GRID,
     sharding::LIST_SHARDS,
+    chunks::MERGE_ALL,
+    chunks::MERGE,
     sharding::MOVE_CHUNK,
     unsupported::MOVE_COLLECTION,
     unsupported::MOVE_PRIMARY,
     sharding::MOVE_RANGE,
-    unsupported::REFINE_KEY,
+    new_keys::REFINE,
     unsupported::REMOVE_SHARD,
     unsupported::REMOVE_SHARD_FROM_ZONE,
-    unsupported::RESHARD,
+    new_keys::RESHARD,
+    unsupported::ALLOW_MIGRATIONS,
     sharding::SHARD_COLLECTION,
+    unsupported::SHARDING_STATE,
     sharding::SPLIT,
+    unsupported::FROM_DEDICATED,
+    unsupported::TO_DEDICATED,
     unsupported::UNSHARD,
     unsupported::UPDATE_ZONE,
 ];

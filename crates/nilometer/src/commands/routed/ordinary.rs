@@ -5,12 +5,12 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc};
 
-use super::{first_batch, is_true, not_sharded};
+use super::{first_batch, is_true, not_sharded, sum};
 use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::operation::OperationContext;
-use crate::router::{KeyBound, Placement, Router, ShardKey};
+use crate::router::{KeyBound, Placement, Router, ShardKey, Sharding};
 
 /// The router, and the command that runs.
 type By<'b> = (&'b Router, &'b OperationContext);
@@ -44,6 +44,16 @@ pub(super) fn check(
             "Please create an index that starts with the proposed shard key before sharding the collection",
         ));
     }
+    match has_documents(by, namespace, &own, &arrays(key))? {
+        true => Err(Error::invalid_options(
+            "a document has an array in the proposed shard key",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Returns a filter of documents with arrays in a shard key.
+pub(super) fn arrays(key: &ShardKey) -> Document {
     let arrays = key.parts().iter().flat_map(|part| {
         let path = part.path.as_str();
         let ends = path
@@ -58,13 +68,7 @@ pub(super) fn check(
             })
             .collect::<Vec<_>>()
     });
-    let arrays = doc! {"$or": arrays.collect::<Vec<_>>()};
-    match has_documents(by, namespace, &own, &arrays)? {
-        true => Err(Error::invalid_options(
-            "a document has an array in the proposed shard key",
-        )),
-        false => Ok(()),
-    }
+    doc! {"$or": arrays.collect::<Vec<_>>()}
 }
 
 /// True if one of the partitions has a document that passes the filter.
@@ -80,6 +84,33 @@ pub(super) fn has_documents(
     };
     let found = router.ask_all(partitions, &namespace.database, &find, operation)?;
     Ok(found.iter().any(|reply| !first_batch(reply).is_empty()))
+}
+
+/// Returns the key that has as many documents of a chunk below it as above.
+pub(super) fn median(
+    (router, operation): By<'_>,
+    namespace: &Namespace,
+    sharding: &Sharding,
+    (low, high): (KeyBound, KeyBound),
+) -> Result<KeyBound> {
+    let none = || {
+        Error::new(
+            ErrorCode::IllegalOperation,
+            "the chunk has no median: all its documents have one key",
+        )
+    };
+    // No partition has this number: the passage is the whole chunk.
+    let passage = sharding.first_passage((&low, &high), usize::MAX);
+    let passage = passage.ok_or_else(none)?;
+    let count = doc! {
+        "count": namespace.collection.as_str(), "query": sharding.key.between(&low, &high),
+        "collation": doc! {"locale": "simple"},
+    };
+    let counted = router.ask_all(&[passage.from], &namespace.database, &count, operation)?;
+    let half = sum(&counted, "n") / 2;
+    let key = &sharding.key;
+    let first = router.step_of(namespace, key, &passage, half.max(1), operation)?;
+    (first.high < high).then_some(first.high).ok_or_else(none)
 }
 
 /// Moves a range of an ordinary collection with its documents, step by step: between two steps others read and write it.

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{first_batch, not_sharded, ordinary, rollups, router_of};
 use crate::args::Args;
 use crate::auth::Action;
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{CatalogEntry, Namespace, TimeseriesOptions};
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
 use crate::database::Database;
@@ -22,6 +22,7 @@ use crate::write::CappedLimits;
 pub(super) const ENABLE: CommandSpec = CommandSpec {
     admin_only: true,
     write_concern: true,
+    fields: Fields::Only(&["primaryShard"]),
     ..CommandSpec::new(
         "enableSharding",
         "Allows collections of a database to be sharded.",
@@ -118,6 +119,12 @@ pub(super) const SPLIT: CommandSpec = CommandSpec {
 
 fn enable(_: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
     let args = Args::new("enableSharding", request.body.as_ref());
+    if args.string("primaryShard")?.is_some() {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "enableSharding with 'primaryShard' is not supported: each collection that is not sharded has a partition of its own",
+        ));
+    }
     // A database needs nothing for its collections to be sharded.
     Namespace::new(args.required_string("enableSharding")?, "any")?;
     Ok(Document::new())
@@ -147,7 +154,7 @@ fn shard_map(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Re
 }
 
 /// Returns the collection that a command names as `db.coll`.
-fn whole_name(args: &Args<'_>, command: &str) -> Result<Namespace> {
+pub(super) fn whole_name(args: &Args<'_>, command: &str) -> Result<Namespace> {
     let name = args.required_string(command)?;
     match name.split_once('.') {
         Some((database, collection)) => super::writable(database, collection),
@@ -168,8 +175,10 @@ fn shard_collection(
     let namespace = whole_name(&args, "shardCollection")?;
     let key = args.required_document("key")?;
     let is_unique = args.boolean("unique")?.unwrap_or(false);
-    if database.catalog().get(&namespace).is_none() {
-        create(database, &namespace, key, args.document("timeseries")?)?;
+    let timeseries = args.document("timeseries")?;
+    match database.catalog().get(&namespace) {
+        None => create(database, &namespace, key, timeseries)?,
+        Some(_) => check_timeseries(database, &namespace, timeseries)?,
     }
     let changes = router.lock_changes();
     let key = shard_key(database, &namespace, key, is_unique)?;
@@ -236,17 +245,33 @@ fn create(
 ) -> Result<()> {
     let mut create = DocumentBuilder::new();
     create.append("create", namespace.collection.as_str());
-    match timeseries {
-        Some(timeseries) => {
-            create.append("timeseries", timeseries.to_document());
-        }
-        // A wrong key leaves no collection.
-        None => {
-            ShardKey::parse(key, None)?;
-        }
+    let options = timeseries.map(TimeseriesOptions::parse).transpose()?;
+    // A wrong key leaves no collection.
+    ShardKey::parse(key, options.as_ref())?;
+    if let Some(timeseries) = timeseries {
+        create.append("timeseries", timeseries.to_document());
     }
     database.call(&namespace.database, create.finish())?;
     Ok(())
+}
+
+/// Fails if the options that a command gives for a time series are not those of the collection that there is.
+fn check_timeseries(
+    database: &Database,
+    namespace: &Namespace,
+    given: Option<DocRef<'_>>,
+) -> Result<()> {
+    let Some(given) = given.map(TimeseriesOptions::parse).transpose()? else {
+        return Ok(());
+    };
+    let known = database.catalog().timeseries(namespace);
+    let known = known.and_then(|known| known.timeseries.clone());
+    match known == Some(given) {
+        true => Ok(()),
+        false => Err(Error::invalid_options(format!(
+            "the 'timeseries' options differ from those of the existing collection {namespace}"
+        ))),
+    }
 }
 
 fn sharded(namespace: &Namespace) -> Document {
@@ -294,9 +319,21 @@ fn spread(
         }
         indexes.push(own.finish().into());
     }
-    let make = doc! {"createIndexes": name, "indexes": indexes};
+    make_indexes(database, context, namespace, indexes)
+}
+
+/// Makes indexes of a collection in all partitions and in the router's own catalog.
+pub(super) fn make_indexes(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    namespace: &Namespace,
+    indexes: Vec<Value>,
+) -> Result<()> {
+    let router = router_of(database);
+    let db = &namespace.database;
+    let make = doc! {"createIndexes": namespace.collection.as_str(), "indexes": indexes};
     let all: Vec<usize> = (0..router.count()).collect();
-    router.ask_all(&all, db, &make, operation)?;
+    router.ask_all(&all, db, &make, &context.operation)?;
     in_own_catalog(database, context, db, make)
 }
 
@@ -319,7 +356,7 @@ fn in_own_catalog(
 }
 
 /// Returns the name of an index as drivers make it.
-fn index_name(key: &Document) -> String {
+pub(super) fn index_name(key: &Document) -> String {
     let parts = key.iter().map(|part| match part.value() {
         ValueRef::String(kind) => format!("{}_{kind}", part.name()),
         _ => format!("{}_1", part.name()),
@@ -328,7 +365,7 @@ fn index_name(key: &Document) -> String {
 }
 
 /// Parses the shard key of an existing collection.
-fn shard_key(
+pub(super) fn shard_key(
     database: &Database,
     namespace: &Namespace,
     key: DocRef<'_>,
@@ -471,9 +508,20 @@ fn move_chunk(
     let args = Args::new("moveChunk", request.body.as_ref());
     let namespace = whole_name(&args, "moveChunk")?;
     let partition = router.number_of(args.required_string("to")?)?;
-    let (find, bounds) = (args.document("find")?, args.array("bounds")?);
+    let named = (args.document("find")?, args.array("bounds")?);
     let by = (router, &context.operation);
-    move_to(by, &namespace, partition, |sharding| match (find, bounds) {
+    move_to(by, &namespace, partition, |sharding| {
+        named_chunk(sharding, named, "moveChunk")
+    })
+}
+
+/// Returns the chunk that a command names by a key or by its bounds.
+fn named_chunk(
+    sharding: &Sharding,
+    named: (Option<DocRef<'_>>, Option<ArrayRef<'_>>),
+    command: &str,
+) -> Result<(KeyBound, KeyBound)> {
+    match named {
         (Some(key), None) => Ok(sharding.chunk_around(&sharding.key.place_of(key)?)),
         (None, Some(bounds)) => {
             let bound = |at: usize| match bounds.get(at).as_document() {
@@ -486,10 +534,10 @@ fn move_chunk(
                 false => Err(Error::bad_value("no chunk has these bounds: see moveRange")),
             }
         }
-        _ => Err(Error::bad_value(
-            "moveChunk needs either 'find' or 'bounds'",
-        )),
-    })
+        _ => Err(Error::bad_value(format!(
+            "{command} names a chunk by either 'find' or 'bounds'"
+        ))),
+    }
 }
 
 fn split(
@@ -500,19 +548,28 @@ fn split(
     let router = router_of(database);
     let args = Args::new("split", request.body.as_ref());
     let namespace = whole_name(&args, "split")?;
-    for name in ["find", "bounds"] {
-        if !args.value(name).is_missing() {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("split with '{name}' is not supported: name the key by 'middle'"),
+    let named = (args.document("find")?, args.array("bounds")?);
+    let by = (router, &context.operation);
+    let sharding = router.sharding(&namespace);
+    let sharding = sharding.ok_or_else(|| not_sharded(&namespace))?;
+    let at = match (args.document("middle")?, named) {
+        (Some(middle), (None, None)) => sharding.key.bound(middle)?,
+        (Some(_), _) => {
+            return Err(Error::bad_value(
+                "split has one of 'middle', 'find' and 'bounds'",
             ));
         }
-    }
-    let middle = args.required_document("middle")?;
-    let by = (router, &context.operation);
-    change_sharding(by, &namespace, |sharding| {
-        let at = sharding.key.bound(middle)?;
-        sharding.split(at)
-    })?;
+        (None, _) if sharding.key.is_timeseries() => {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                "split of a time series at its median is not supported: name the key by 'middle'",
+            ));
+        }
+        (None, named) => {
+            let chunk = named_chunk(&sharding, named, "split")?;
+            ordinary::median(by, &namespace, &sharding, chunk)?
+        }
+    };
+    change_sharding(by, &namespace, |sharding| sharding.split(at))?;
     Ok(Document::new())
 }

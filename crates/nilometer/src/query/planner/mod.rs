@@ -37,9 +37,10 @@ use self::logical::{LogicalPlan, LogicalSource};
 use self::physical::{PhysicalPlan, lower};
 use self::settings::PlanSettings;
 use super::pipeline::needs::Needs;
-use super::pipeline::{PipelineContext, Stage};
+use super::pipeline::{PipelineContext, Stage, meta};
 use super::source::Collections;
 use crate::error::Result;
+use crate::eval::projection::MetaField;
 
 pub use self::access::choose::TrialRunner;
 
@@ -90,12 +91,28 @@ pub fn plan(
             resolve::check_unpacking(&source, &all)?;
             let all = near::settle(&source, all, cx.settings)?;
             let all = text::settle(&source, all)?;
+            if matches!(source, LogicalSource::Partitions(_)) {
+                check_metadata(&all)?;
+            }
             LogicalPlan::new(source, all)
         }
     };
     plan.wanted = wanted;
     plan.distinct = distinct.map(Arc::from);
     optimize(plan, cx)
+}
+
+/// Fails if stages over partitions read what only the source of one server knows.
+fn check_metadata(stages: &[Stage]) -> Result<()> {
+    for (field, name) in [
+        (MetaField::RecordId, "{$meta: 'recordId'}"),
+        (MetaField::IndexKey, "{$meta: 'indexKey'}, as by returnKey,"),
+    ] {
+        if meta::reads(stages, field) {
+            return Err(cut::not_over_partitions(name));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names of the query's variables, in the order of their values; `None` if the context does not know them.

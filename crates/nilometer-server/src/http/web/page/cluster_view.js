@@ -125,7 +125,8 @@ class ClusterView {
     const [shards, nodes, moves, settings, rounds, collections] = await Promise.all([
       this.config("shards", { sort: { _id: 1 } }),
       this.config("mongos", { sort: { _id: 1 } }),
-      this.config("changelog", { sort: { _id: -1 }, limit: MOVES_MAX }),
+      // Each range that moved has two entries.
+      this.config("changelog", { filter: { what: { $ne: "moveChunk.from" } }, sort: { _id: -1 }, limit: MOVES_MAX }),
       this.config("settings"),
       this.config("actionlog", { sort: { time: -1 }, limit: ROUNDS_MAX }),
       this.config("collections", { sort: { _id: 1 }, limit: COLLECTIONS_MAX }),

@@ -197,14 +197,17 @@ pub(in crate::commands) fn clone_as_capped(
     Ok(())
 }
 
-/// What `enableSharding`, `shardCollection`, `moveRange` and `split` need on the database or collection that they name.
+/// What `enableSharding`, `shardCollection`, and commands about chunks need on the database or collection that they name.
 pub(in crate::commands) fn sharding(
     asked: &AccessRequest<'_>,
     needed: &mut RequiredPrivileges,
 ) -> Result<()> {
     let action = match asked.request.command_name() {
         "moveChunk" | "moveRange" => Action::MoveChunk,
-        "split" => Action::SplitChunk,
+        "split" | "mergeChunks" | "mergeAllChunksOnShard" => Action::SplitChunk,
+        "getShardVersion" => Action::GetShardVersion,
+        "refineCollectionShardKey" => Action::RefineCollectionShardKey,
+        "reshardCollection" => Action::ReshardCollection,
         _ => Action::EnableSharding,
     };
     let first = asked.body().iter().next();
