@@ -50,7 +50,7 @@ impl Clock for StoppedClock {
     }
 }
 
-fn environment() -> Environment {
+pub(crate) fn environment() -> Environment {
     Environment {
         clock: Arc::new(StoppedClock),
         ids: IdSource::seeded(1),
@@ -59,18 +59,25 @@ fn environment() -> Environment {
 }
 
 /// Runs the steps of one script.
-struct Runner {
+pub(crate) struct Runner {
     database: Database,
     session: ClientSession,
     cursors: Vec<i64>,
+    /// What is done to the database after each command.
+    after: fn(&Database),
 }
 
 impl Runner {
     fn new(database: Database) -> Self {
+        Self::with(database, |_| ())
+    }
+
+    pub(crate) fn with(database: Database, after: fn(&Database)) -> Self {
         Self {
             database,
             session: ClientSession::embedded(),
             cursors: Vec::new(),
+            after,
         }
     }
 
@@ -89,6 +96,7 @@ impl Runner {
         }
         let request = Request::new(body.finish());
         let reply = self.database.run_command(&mut self.session, &request);
+        (self.after)(&self.database);
         if let Some(cursor) = reply.get("cursor").as_document()
             && let ValueRef::Int64(id @ 1..) = cursor.get("id")
         {
@@ -182,7 +190,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns the script with the replies of `runner`.
-fn play(script: &str, mut runner: Runner) -> String {
+pub(crate) fn play(script: &str, mut runner: Runner) -> String {
     let mut steps = Vec::new();
     for step in script.split("\n\n").map(|step| step.trim_matches('\n')) {
         let given = step.split_once("\n---").map_or(step, |(given, _)| given);
@@ -198,7 +206,7 @@ fn play(script: &str, mut runner: Runner) -> String {
     steps.join("\n\n") + "\n"
 }
 
-fn scripts() -> Vec<PathBuf> {
+pub(crate) fn scripts() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
     let list = |path: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(path).expect("test data");
@@ -222,7 +230,7 @@ fn difference(expected: &str, got: &str) -> String {
 }
 
 /// Returns the text without the numbers of keyspaces, which are others where some keyspaces have companions.
-fn without_keyspace_numbers(mut text: String) -> String {
+pub(crate) fn without_keyspace_numbers(mut text: String) -> String {
     let is_digit = |c: char| c.is_ascii_hexdigit();
     for name in ["\"planCacheKey\": \"", "\"index-", "\"collection-"] {
         let mut parts = text.split(name);

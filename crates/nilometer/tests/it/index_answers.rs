@@ -11,6 +11,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::testing::{Effort, effort};
 
 use crate::random::Random;
+use crate::router::Cluster;
 use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run.
@@ -377,6 +378,29 @@ fn indexes_change_no_answer() {
         } else {
             world(Fixture::new(), &mut random);
         }
+    }
+}
+
+/// The same in a cluster, where the collection with indexes is divided among three partitions by a hash or by ranges, and the one
+/// without is whole in one of them.
+#[test]
+fn indexes_change_no_answer_of_a_cluster() {
+    for seed in 0..DATABASES.requested() {
+        let mut random = Random::new(seed + 9_000);
+        let mut cluster = Cluster::new(3);
+        cluster.router.run(doc! {"create": "indexed"});
+        let key = match random.below(2) {
+            0 => doc! {"_id": "hashed"},
+            _ => doc! {"_id": 1},
+        };
+        let is_ranged = key.get("_id").is_number();
+        cluster.admin(doc! {"shardCollection": "test.indexed", "key": key});
+        for (from, shard) in [(10, "p0001"), (30, "p0002")].iter().filter(|_| is_ranged) {
+            let range =
+                doc! {"moveRange": "test.indexed", "min": doc! {"_id": *from}, "toShard": *shard};
+            cluster.admin(range);
+        }
+        world(cluster.router, &mut random);
     }
 }
 

@@ -12,6 +12,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 use nilometer_storage::testing::Effort;
 
 use crate::random::Random;
+use crate::router::Cluster;
 use crate::same_answers::{Compare, Fold, Question, answer, documents, question, scalar, time};
 use crate::support::{Fixture, TemporaryDirectory, show};
 
@@ -83,6 +84,8 @@ struct Case {
     /// Names and keys of indexes that contain every bucket: a hint at another may return fewer.
     whole: Vec<(String, Document)>,
     created: usize,
+    /// True if the time series is divided among partitions: its buckets are not read or written as documents.
+    is_divided: bool,
 }
 
 impl Case {
@@ -152,8 +155,59 @@ impl Case {
         }
     }
 
+    fn create(&mut self) {
+        let options = match self.random.below(4) {
+            0 => doc! {"timeField": "t", "metaField": "m", "granularity": "hours"},
+            _ => doc! {"timeField": "t", "metaField": "m"},
+        };
+        self.fixture
+            .run(doc! {"create": "ts", "timeseries": options});
+        self.fixture.run(doc! {"create": "plain"});
+    }
+
+    /// Inserts documents part by part, while indexes come and go.
+    fn fill(&mut self, documents: &[Document], (failures, seed): (&mut Vec<String>, u64)) {
+        let mut rest = documents;
+        while !rest.is_empty() {
+            match self.random.below(4) {
+                0 | 1 => self.create_index(),
+                2 if self.random.below(3) == 0 => self.drop_index(),
+                _ => {}
+            }
+            let most = 1 + documents.len() as u64 / 3;
+            let size = rest.len().min(1 + self.random.below(most) as usize);
+            let (batch, left) = rest.split_at(size);
+            self.insert(batch);
+            rest = left;
+            if self.random.below(3) == 0 {
+                self.put_bucket_back();
+            }
+            if self.random.below(5) == 0 {
+                self.seal();
+            }
+            if self.random.below(3) == 0 {
+                self.ask(failures, seed);
+                self.ask_raw(seed);
+            }
+        }
+        self.create_index();
+    }
+
+    fn ask_at_the_end(&mut self, failures: &mut Vec<String>, seed: u64) {
+        for _ in 0..QUESTIONS {
+            self.ask(failures, seed);
+        }
+        for _ in 0..RAW_QUESTIONS {
+            self.ask_raw(seed);
+        }
+        self.validate(seed);
+    }
+
     /// Removes a bucket and restores it unchanged.
     fn put_bucket_back(&mut self) {
+        if self.is_divided {
+            return;
+        }
         let find = doc! {"find": "system.buckets.ts", "limit": 1, "skip": self.random.int(4)};
         let Some(bucket) = self.fixture.all(find).pop() else {
             return;
@@ -173,11 +227,17 @@ impl Case {
 
     /// Seals every bucket.
     fn seal(&mut self) {
+        if self.is_divided {
+            return;
+        }
         self.fixture.run(doc! {"compact": "ts"});
     }
 
     /// Reads buckets as documents: an index and a scan must agree.
     fn ask_raw(&mut self, seed: u64) {
+        if self.is_divided {
+            return;
+        }
         let random = &mut self.random;
         const PATHS: [&str; 6] = [
             "meta.x",
@@ -299,7 +359,11 @@ impl Case {
     }
 
     fn validate(&mut self, seed: u64) {
-        let reply = self.fixture.run(doc! {"validate": "system.buckets.ts"});
+        let name = match self.is_divided {
+            true => "ts",
+            false => "system.buckets.ts",
+        };
+        let reply = self.fixture.run(doc! {"validate": name});
         let valid = matches!(reply.get("valid"), ValueRef::Bool(true));
         assert!(valid, "seed {seed}: {}\n{}", show(&reply), self.listed());
     }
@@ -327,38 +391,10 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
         fixture,
         whole: Vec::new(),
         created: 0,
+        is_divided: false,
     };
-    let options = match case.random.below(4) {
-        0 => doc! {"timeField": "t", "metaField": "m", "granularity": "hours"},
-        _ => doc! {"timeField": "t", "metaField": "m"},
-    };
-    case.fixture
-        .run(doc! {"create": "ts", "timeseries": options});
-    case.fixture.run(doc! {"create": "plain"});
-    let mut rest = &documents[..];
-    while !rest.is_empty() {
-        match case.random.below(4) {
-            0 | 1 => case.create_index(),
-            2 if case.random.below(3) == 0 => case.drop_index(),
-            _ => {}
-        }
-        let most = 1 + documents.len() as u64 / 3;
-        let size = rest.len().min(1 + case.random.below(most) as usize);
-        let (batch, left) = rest.split_at(size);
-        case.insert(batch);
-        rest = left;
-        if case.random.below(3) == 0 {
-            case.put_bucket_back();
-        }
-        if case.random.below(5) == 0 {
-            case.seal();
-        }
-        if case.random.below(3) == 0 {
-            case.ask(failures, seed);
-            case.ask_raw(seed);
-        }
-    }
-    case.create_index();
+    case.create();
+    case.fill(&documents, (failures, seed));
     if seed.is_multiple_of(6) {
         // Reopens, so that in-memory state is lost.
         let reopened = Fixture::open(&{
@@ -367,13 +403,36 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
         });
         case.fixture = reopened;
     }
-    for _ in 0..QUESTIONS {
-        case.ask(failures, seed);
+    case.ask_at_the_end(failures, seed);
+}
+
+/// The same with a time series in three partitions, by its times.
+fn check_cluster(seed: u64, failures: &mut Vec<String>) {
+    let mut random = Random::new(seed);
+    let documents = documents(&mut random);
+    let Cluster { router, .. } = Cluster::new(3);
+    let mut case = Case {
+        random,
+        fixture: router,
+        whole: Vec::new(),
+        created: 0,
+        is_divided: true,
+    };
+    case.create();
+    let shard = doc! {"shardCollection": "test.ts", "key": doc! {"t": 1}};
+    let reply = case.fixture.reply_on("admin", shard);
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+    for (from, shard) in [
+        (0, "p0001"),
+        (1_700_000_000_000, "p0002"),
+        (2_147_483_640_000, "p0000"),
+    ] {
+        let range = doc! {"moveRange": "test.ts", "min": doc! {"t": Value::DateTime(from)}, "toShard": shard};
+        let reply = case.fixture.reply_on("admin", range);
+        assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
     }
-    for _ in 0..RAW_QUESTIONS {
-        case.ask_raw(seed);
-    }
-    case.validate(seed);
+    case.fill(&documents, (failures, seed));
+    case.ask_at_the_end(failures, seed);
 }
 
 /// Returns the stage that reads buckets, for a filter and a hint.
@@ -426,11 +485,20 @@ fn an_index_on_a_measurement_serves_bounds_of_its_first_part() {
 }
 
 #[test]
+fn indexes_change_no_answer() {
+    run_databases(check_database);
+}
+
+#[test]
+fn indexes_change_no_answer_of_a_cluster() {
+    run_databases(check_cluster);
+}
+
 #[expect(
     clippy::print_stdout,
     reason = "failures are printed at once, for long runs"
 )]
-fn indexes_change_no_answer() {
+fn run_databases(check: impl Fn(u64, &mut Vec<String>)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
     let databases = DATABASES.requested();
     let first = match number("NILOMETER_SEED") {
@@ -440,7 +508,7 @@ fn indexes_change_no_answer() {
     let mut failures = Vec::new();
     for seed in first..first + databases {
         let before = failures.len();
-        check_database(seed, &mut failures);
+        check(seed, &mut failures);
         failures[before..]
             .iter()
             .for_each(|failure| println!("{failure}"));

@@ -47,6 +47,7 @@ mod router_network;
 mod router_ordinary;
 mod router_outputs;
 mod router_rollups;
+mod router_scripts;
 mod router_words;
 mod router_writes;
 mod routers;

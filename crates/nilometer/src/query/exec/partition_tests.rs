@@ -30,6 +30,7 @@ struct MemoryPartitions {
     partitions: Vec<Arc<dyn Collections>>,
     parts: AtomicU64,
     rows: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
 }
 
 impl MemoryPartitions {
@@ -43,6 +44,11 @@ impl MemoryPartitions {
     /// Returns the number of documents returned since the last call.
     fn rows(&self) -> u64 {
         self.rows.swap(0, Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of these documents since the last call.
+    fn bytes(&self) -> u64 {
+        self.bytes.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -109,6 +115,7 @@ impl PartitionSource for MemoryPartitions {
             // What a partition cannot plan is known when its answer is read.
             executor: executor_of(&self.partitions[partition], part),
             rows: Arc::clone(&self.rows),
+            bytes: Arc::clone(&self.bytes),
         }))
     }
 }
@@ -116,6 +123,7 @@ impl PartitionSource for MemoryPartitions {
 struct MemoryCursor {
     executor: Result<Executor>,
     rows: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
 }
 
 impl PartitionCursor for MemoryCursor {
@@ -124,6 +132,8 @@ impl PartitionCursor for MemoryCursor {
         let rows = executor.next_rows(operation)?;
         let count = rows.as_ref().map_or(0, Vec::len) as u64;
         self.rows.fetch_add(count, Ordering::Relaxed);
+        let sizes = rows.iter().flatten().map(|row| row.as_bytes().len() as u64);
+        self.bytes.fetch_add(sizes.sum(), Ordering::Relaxed);
         Ok(rows)
     }
 }
@@ -201,8 +211,12 @@ fn partitions_give_the_answer_of_one_collection() {
 
 /// Returns three partitions with a hundred documents each.
 fn three() -> (Arc<dyn Collections>, Arc<MemoryPartitions>) {
+    three_of(100)
+}
+
+fn three_of(count: i32) -> (Arc<dyn Collections>, Arc<MemoryPartitions>) {
     let document = |n: i32| doc! {"_id": n, "host": n % 7, "x": n, "y": "text"};
-    let partition = |p: i32| ordinary((0..100).map(|n| document(n * 3 + p)).collect());
+    let partition = |p: i32| ordinary((0..count).map(|n| document(n * 3 + p)).collect());
     partitioned((0..3).map(partition).collect())
 }
 
@@ -247,6 +261,40 @@ fn partitions_return_no_more_than_the_rest_needs() {
         let rows = partitions.rows();
         // A limit may end the reading of the first partition.
         assert!(rows <= moved, "{text}: {rows} rows");
+    }
+}
+
+/// A partition sends the states of its groups: as many bytes for ten thousand documents as for a hundred.
+#[test]
+fn the_bytes_of_groups_do_not_grow_with_the_documents() {
+    /// A state of a group has its key and two values or so for each accumulator.
+    const STATE_BYTES_MAX: u64 = 200;
+    let order = doc! {"x": 1};
+    for accumulators in [
+        doc! {"n": doc! {"$sum": 1}, "sum": doc! {"$sum": "$x"}},
+        doc! {"mean": doc! {"$avg": "$x"}},
+        doc! {"least": doc! {"$min": "$x"}, "most": doc! {"$max": "$y"}},
+        doc! {"n": doc! {"$count": doc! {}}},
+        doc! {"top": doc! {"$top": doc! {"sortBy": order.clone(), "output": "$x"}}},
+        doc! {"last": doc! {"$bottom": doc! {"sortBy": order, "output": array!["$x", "$y"]}}},
+    ] {
+        let mut group = nilometer_bson::DocumentBuilder::new();
+        group.append("_id", "$host");
+        for accumulator in accumulators.iter() {
+            group.append_element(accumulator);
+        }
+        let stages = array![doc! {"$group": group.finish()}];
+        let text = show(stages.as_ref());
+        let moved = [100, 10_000].map(|count| {
+            let (collections, partitions) = three_of(count);
+            assert_eq!(found(&collections, &stages).len(), 7, "{text}");
+            (partitions.rows(), partitions.bytes())
+        });
+        let [(few_rows, few), (many_rows, many)] = moved;
+        assert_eq!([few_rows, many_rows], [21; 2], "{text}");
+        assert!(many <= 21 * STATE_BYTES_MAX, "{text}: {many} bytes");
+        // Greater numbers may take more bytes.
+        assert!(many <= few + 21 * 16, "{text}: {few} and {many} bytes");
     }
 }
 
