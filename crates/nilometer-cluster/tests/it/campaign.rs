@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, doc};
 use nilometer_storage::testing::random::Random;
 
+use crate::proxy::Proxy;
 use crate::register::{Effect, Operation, is_linearizable};
 use crate::s3::s3_url;
 use crate::server::{exchange, nilometer, url};
@@ -33,74 +34,6 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 const ACCOUNTS: u64 = 8;
 const TOTAL: i64 = 800;
-
-/// Forwards connections to a port, until they are cut.
-struct Proxy {
-    port: u16,
-    state: Arc<ProxyState>,
-}
-
-#[derive(Default)]
-struct ProxyState {
-    is_cut: AtomicBool,
-    last: AtomicU64,
-    open: Mutex<BTreeMap<u64, [TcpStream; 2]>>,
-}
-
-impl Proxy {
-    fn start(target: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let state = Arc::new(ProxyState::default());
-        let proxy = Self {
-            port,
-            state: Arc::clone(&state),
-        };
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if state.is_cut.load(Ordering::Acquire) {
-                    continue;
-                }
-                if let Ok(to) = TcpStream::connect(("127.0.0.1", target)) {
-                    // Without files for it the client connects again.
-                    let _ = state.forward(stream, to);
-                }
-            }
-        });
-        proxy
-    }
-
-    /// Ends all connections, and takes no other until it is mended.
-    fn cut(&self) {
-        self.state.is_cut.store(true, Ordering::Release);
-        let open = std::mem::take(&mut *self.state.open.lock().expect("no panic"));
-        for stream in open.into_values().flatten() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn mend(&self) {
-        self.state.is_cut.store(false, Ordering::Release);
-    }
-}
-
-impl ProxyState {
-    fn forward(self: &Arc<Self>, one: TcpStream, other: TcpStream) -> std::io::Result<()> {
-        let id = self.last.fetch_add(1, Ordering::Relaxed);
-        let both = [one.try_clone()?, other.try_clone()?];
-        let ways = [(one.try_clone()?, other.try_clone()?), (other, one)];
-        self.open.lock().expect("no panic").insert(id, both);
-        for (mut from, mut to) in ways {
-            let state = Arc::clone(self);
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut from, &mut to);
-                let _ = to.shutdown(Shutdown::Both);
-                state.open.lock().expect("no panic").remove(&id);
-            });
-        }
-        Ok(())
-    }
-}
 
 /// Returns a free port, another at each call. It lies below those that the system gives to outgoing connections, and apart from
 /// those of another campaign at the same time.

@@ -37,7 +37,11 @@ fn hosts(server: &Server) -> Vec<String> {
 
 /// Waits until a node knows that each of these nodes, and no other, has partitions. Returns how long that took.
 pub(crate) fn until_owned(server: &Server, by: &[&Server]) -> Duration {
-    let mut expected: Vec<String> = by.iter().map(|server| address(server)).collect();
+    until_hosts(server, by.iter().map(|server| address(server)).collect())
+}
+
+/// The same for nodes with these addresses.
+pub(crate) fn until_hosts(server: &Server, mut expected: Vec<String>) -> Duration {
     expected.sort();
     let began = Instant::now();
     loop {

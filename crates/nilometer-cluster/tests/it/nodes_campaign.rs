@@ -1,9 +1,10 @@
-//! Nodes of a cluster that are killed, paused, stopped and started under load, while ranges move, also with their documents, the
-//! balancer is on, shard keys of documents change, and collections come and go.
+//! Nodes of a cluster that are killed, paused, cut off, stopped and started under load, while ranges move, also with their documents,
+//! the balancer is on, shard keys of documents change, documents and measurements expire, `$out` and `$merge` run, indexes are built,
+//! and collections come and go.
 //!
 //! Writers repeat what failed as drivers do, with the numbers of their statements, at any node. During the rounds a count is never
 //! below what was acknowledged before it nor above what was begun before its end; after them each measurement and each document is
-//! there once, and each increment was done once.
+//! there once, and each increment was done once. What expires, what `$out` writes, and changes of definitions are in `nodes_work`.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use nilometer_storage::testing::random::Random;
 
-use crate::nodes::{check, insert, measurements, node, until_owned};
+use crate::nodes::{check, insert, measurements, node, until_hosts};
+use crate::nodes_work::{EXPIRING, check_work, prepare_work};
+use crate::proxy::Proxy;
 use crate::server::{Server, command, exchange, url};
 use crate::support::{Scratch, effort};
 
@@ -24,7 +27,7 @@ const NODES_MAX: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Values of the shard key of documents.
-const KEYS: i64 = 64;
+pub(crate) const KEYS: i64 = 64;
 
 /// Bytes of a document: so the balancer finds partitions that are far apart.
 const DOCUMENT_BYTES: usize = 2000;
@@ -37,37 +40,41 @@ const WRITE_MAX: Duration = Duration::from_secs(120);
 
 /// How much was written to a collection.
 #[derive(Default)]
-struct Written {
+pub(crate) struct Written {
     /// The number of the next measurement or document.
-    next: AtomicI64,
-    acknowledged: AtomicI64,
+    pub(crate) next: AtomicI64,
+    pub(crate) acknowledged: AtomicI64,
 }
 
 /// What the threads share.
 #[derive(Default)]
-struct Load {
+pub(crate) struct Load {
     /// The ports of the nodes that clients may try.
     ports: Mutex<Vec<u16>>,
     measurements: Written,
     documents: Written,
+    /// What does not expire, of the collections where something does.
+    pub(crate) lasting: [Written; EXPIRING.len()],
     /// Increments of documents.
     increments: AtomicI64,
     /// Documents whose shard key was changed.
     key_changes: AtomicI64,
+    /// What `$out` has written.
+    pub(crate) outputs: AtomicI64,
     is_ended: AtomicBool,
 }
 
 /// A client with a session, which repeats its writes.
-struct Writer<'l> {
+pub(crate) struct Writer<'l> {
     load: &'l Load,
-    random: Random,
+    pub(crate) random: Random,
     session: Binary,
     /// The number of the last write.
     number: i64,
 }
 
 impl<'l> Writer<'l> {
-    fn new(load: &'l Load, seed: u64, name: u8) -> Self {
+    pub(crate) fn new(load: &'l Load, seed: u64, name: u8) -> Self {
         Self {
             load,
             random: Random::new(seed),
@@ -80,7 +87,7 @@ impl<'l> Writer<'l> {
     }
 
     /// Sends a write of so many documents until it is acknowledged.
-    fn write(&mut self, mut write: Document, count: i64) {
+    pub(crate) fn write(&mut self, mut write: Document, count: i64) {
         self.number += 1;
         write.insert("lsid", doc! { "id": self.session.clone() });
         write.insert("txnNumber", self.number);
@@ -113,12 +120,12 @@ impl Load {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Relaxed)
     }
 
     /// Sends a command to some node; `None` if there is no reply.
-    fn ask(&self, random: &mut Random, command: &Document) -> Option<Document> {
+    pub(crate) fn ask(&self, random: &mut Random, command: &Document) -> Option<Document> {
         let port = {
             let ports = self.ports();
             let at = random.below(ports.len().max(1) as u64);
@@ -187,12 +194,16 @@ impl Load {
     fn read(&self, seed: u64) {
         let mut random = Random::new(seed);
         while !self.is_ended() {
-            let (name, written) = match random.below(2) {
-                0 => ("ts", &self.measurements),
-                _ => ("docs", &self.documents),
+            let (name, query, written) = match random.below(4) {
+                0 => ("ts", doc! {}, &self.measurements),
+                1 => ("docs", doc! {}, &self.documents),
+                at => {
+                    let at = usize::try_from(at).expect("a number") - 2;
+                    (EXPIRING[at], doc! { "lasts": true }, &self.lasting[at])
+                }
             };
             let least = written.acknowledged.load(Ordering::SeqCst);
-            let count = doc! { "count": name, "query": {} };
+            let count = doc! { "count": name, "query": query };
             let reply = self.ask(&mut random, &count);
             let most = written.next.load(Ordering::SeqCst);
             if let Some(Ok(n)) = reply.map(|reply| reply.get_i32("n")) {
@@ -204,60 +215,78 @@ impl Load {
             }
         }
     }
+}
 
-    /// Moves ranges, and creates and drops collections.
-    fn change(&self, seed: u64) {
-        let mut random = Random::new(seed);
-        while !self.is_ended() {
-            let host = i64::try_from(random.below(16)).expect("a number");
-            let key = i64::try_from(random.below(KEYS as u64)).expect("a number");
-            let shard = format!("p{:04}", 1 + random.below(4));
-            let command = match random.below(6) {
-                0 => doc! { "create": "now" },
-                1 => doc! { "drop": "now" },
-                2 | 3 => doc! {
-                    "moveRange": "garden.docs", "min": { "k": key }, "max": { "k": key + 4 },
-                    "toShard": shard, "$db": "admin",
-                },
-                _ => doc! {
-                    "moveRange": "garden.ts", "min": { "meta.host": host },
-                    "max": { "meta.host": host + 1 }, "toShard": shard, "$db": "admin",
-                },
-            };
-            // It may fail while its partition, or the catalog, has no process.
-            self.ask(&mut random, &command);
-            std::thread::sleep(Duration::from_millis(50 + random.below(200)));
-        }
+/// A node, and the port at which others and clients reach it.
+struct Node {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Node {
+    fn start(url: &str, more: &[&str]) -> Self {
+        let proxy = Proxy::start(0);
+        let address = format!("127.0.0.1:{}", proxy.port);
+        let own = [
+            "--advertise",
+            &address,
+            "--setParameter",
+            "ttlMonitorSleepSecs=1",
+        ];
+        let server = node(url, &[&own, more].concat());
+        proxy.aim(server.port);
+        Self { server, proxy }
     }
 }
 
+/// Waits until a node knows that these have partitions.
+fn until_shared(server: &Server, nodes: &[Node]) {
+    let address = |node: &Node| format!("127.0.0.1:{}", node.proxy.port);
+    until_hosts(server, nodes.iter().map(address).collect());
+}
+
 /// Does something to a node.
-fn disturb(random: &mut Random, servers: &mut Vec<Server>, load: &Load, url: &str) -> &'static str {
-    let at = usize::try_from(random.below(servers.len() as u64)).expect("a number");
+fn disturb(random: &mut Random, nodes: &mut Vec<Node>, load: &Load, url: &str) -> &'static str {
+    let at = usize::try_from(random.below(nodes.len() as u64)).expect("a number");
     let away = |port: u16| load.ports().retain(|known| *known != port);
-    match random.below(4) {
-        0 if servers.len() > 2 => {
-            let killed = servers.remove(at);
-            away(killed.port);
-            drop(killed);
+    let seconds = |most: u64, random: &mut Random| Duration::from_secs(1 + random.below(most));
+    match random.below(6) {
+        0 if nodes.len() > 2 => {
+            let killed = nodes.remove(at);
+            away(killed.proxy.port);
+            drop(killed.server);
             "kill"
         }
-        1 if servers.len() > 2 => {
-            let stopped = servers.remove(at);
-            away(stopped.port);
-            stopped.stop();
+        1 if nodes.len() > 2 => {
+            let stopped = nodes.remove(at);
+            away(stopped.proxy.port);
+            stopped.server.stop();
             "stop"
         }
         2 => {
-            servers[at].signal("STOP");
-            std::thread::sleep(Duration::from_secs(3 + random.below(7)));
-            servers[at].signal("CONT");
+            nodes[at].server.signal("STOP");
+            std::thread::sleep(seconds(9, random));
+            nodes[at].server.signal("CONT");
             "pause"
         }
-        _ if servers.len() < NODES_MAX => {
-            let new = node(url, &[]);
-            load.ports().push(new.port);
-            servers.push(new);
+        3 => {
+            // Neither others nor clients reach it, but it reaches the store.
+            nodes[at].proxy.cut();
+            std::thread::sleep(seconds(6, random));
+            nodes[at].proxy.mend();
+            "cut off"
+        }
+        4 => {
+            for node in &*nodes {
+                node.proxy.cut();
+                node.proxy.mend();
+            }
+            "connections cut"
+        }
+        _ if nodes.len() < NODES_MAX => {
+            let new = Node::start(url, &[]);
+            load.ports().push(new.proxy.port);
+            nodes.push(new);
             "start"
         }
         _ => {
@@ -282,6 +311,7 @@ fn prepare(first: &Server) {
         doc! { "update": "settings", "updates": [chunk], "$db": "config" },
     );
     command(first, doc! { "balancerStart": 1, "$db": "admin" });
+    prepare_work(first);
 }
 
 /// Checks that a node answers with all documents of 0 to `count`, and so many increments.
@@ -316,16 +346,16 @@ fn campaign(seed: u64, rounds: u64) {
     let directory = Scratch::new("nodes-campaign");
     let url = url(directory.path());
     let mut random = Random::new(seed);
-    let first = node(&url, &["--partitions", "4"]);
-    until_owned(&first, &[&first]);
-    prepare(&first);
-    insert(&first, 0, 16);
-    let mut servers = vec![first, node(&url, &[]), node(&url, &[])];
+    let mut nodes = vec![Node::start(&url, &["--partitions", "4"])];
+    until_shared(&nodes[0].server, &nodes);
+    prepare(&nodes[0].server);
+    insert(&nodes[0].server, 0, 16);
+    nodes.extend([Node::start(&url, &[]), Node::start(&url, &[])]);
     let load = Load::default();
     load.measurements.next.store(16, Ordering::SeqCst);
     load.measurements.acknowledged.store(16, Ordering::SeqCst);
     load.ports()
-        .extend(servers.iter().map(|server| server.port));
+        .extend(nodes.iter().map(|node| node.proxy.port));
     let mut done = Vec::new();
     std::thread::scope(|scope| {
         let load = &load;
@@ -339,9 +369,11 @@ fn campaign(seed: u64, rounds: u64) {
         }
         threads.push(scope.spawn(move || load.read(seed * 10 + 5)));
         threads.push(scope.spawn(move || load.change(seed * 10 + 6)));
+        threads.push(scope.spawn(move || load.write_expiring(seed * 10 + 7, 7)));
+        threads.push(scope.spawn(move || load.output(seed * 10 + 8)));
         for _ in 0..rounds {
             std::thread::sleep(Duration::from_millis(500 + random.below(3000)));
-            done.push(disturb(&mut random, &mut servers, load, &url));
+            done.push(disturb(&mut random, &mut nodes, load, &url));
             // A thread that ends has found an error.
             if threads
                 .iter()
@@ -352,21 +384,22 @@ fn campaign(seed: u64, rounds: u64) {
         }
         load.is_ended.store(true, Ordering::Relaxed);
     });
-    let all: Vec<&Server> = servers.iter().collect();
     let count = load.measurements.next.load(Ordering::SeqCst);
     let documents = load.documents.next.load(Ordering::SeqCst);
     let increments = load.increments.load(Ordering::SeqCst);
-    for server in &all {
-        until_owned(server, &all);
-        check(server, count);
-        check_documents(server, documents, increments);
+    for node in &nodes {
+        until_shared(&node.server, &nodes);
+        check(&node.server, count);
+        check_documents(&node.server, documents, increments);
+        check_work(&node.server, &load, documents);
     }
     let log = doc! { "count": "changelog", "query": {}, "$db": "config" };
-    let moves = command(all[0], log);
+    let moves = command(&nodes[0].server, log);
     eprintln!(
-        "{} things happened: {count} measurements, {documents} documents, {increments} increments, {} changes of keys, {:?} moves",
+        "{} things happened: {count} measurements, {documents} documents, {increments} increments, {} changes of keys, {} outputs, {:?} moves",
         done.len(),
         load.key_changes.load(Ordering::SeqCst),
+        load.outputs.load(Ordering::SeqCst),
         moves.get_i32("n").ok()
     );
     for (next, written) in [(count, &load.measurements), (documents, &load.documents)] {
