@@ -78,3 +78,31 @@ pub fn measure(
     }
     Ok(report)
 }
+
+/// A data set that is loaded already, and the queries to ask of it. Its values are generated before, so that nothing but queries
+/// happens between two of them.
+pub struct Questions {
+    options: Options,
+    data: DataSet,
+}
+
+impl Questions {
+    /// Generates the values against which answers are checked.
+    pub fn new(options: Options) -> Self {
+        let data = DataSet::generate(&options);
+        Self { options, data }
+    }
+
+    /// Asks the queries whose names begin with `only`, with `draws` parameters each and no warm-up.
+    pub fn ask(&self, only: &str, draws: usize, target: &mut Target) -> Outcome<Report> {
+        let options = Options {
+            only: only.to_string(),
+            draws,
+            warm_up: 0,
+            ..self.options.clone()
+        };
+        let mut report = Report::new(&options, &self.data);
+        report.queries = queries::run(target.first(), &self.data, &options)?;
+        Ok(report)
+    }
+}

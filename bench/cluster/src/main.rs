@@ -1,10 +1,14 @@
 //! The database on object storage beside the local engine, in one run.
 //!
 //! ```text
-//! cargo run --release -p nilometer-bench-cluster -- [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS]
+//! cargo run --release -p nilometer-bench-cluster -- \
+//!     [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS] [--no-rates]
 //! ```
 //!
-//! `--place` measures beside the local engine only places whose names contain the words.
+//! `--place` measures beside the local engine only places whose names contain the words, `--no-rates` neither writers nor an idle
+//! database. The first answers are those of three queries, or of those that `--only` selects. Each is measured twice, in new
+//! openings: as the first query of all, which also runs code for the first time since the opening and reads the indexes of
+//! tables, and after the same query of another collection, when nothing but the data is cold.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
 //! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does.
@@ -23,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use nilometer::services::Environment;
 use nilometer::{ClientSession, Database, Request};
-use nilometer_bench::{Options, Outcome, Report, Target, measure};
+use nilometer_bench::{Options, Outcome, Questions, Report, Target, measure};
 use nilometer_bson::{Value, array, doc};
 use nilometer_cluster::{RequestCounts, SlateEngine, SlateOptions};
 use object_store::ObjectStore;
@@ -59,6 +63,10 @@ const COLD: [&str; 3] = [
 
 /// Openings for each of them; the median counts.
 const OPENINGS: usize = 9;
+
+/// The database of another collection, and the parameters drawn for each query of it.
+const OTHER: &str = "other";
+const OTHER_DRAWS: usize = 5;
 
 /// A place for a database.
 struct Place {
@@ -207,8 +215,16 @@ struct Figures {
     idle: Option<RequestCounts>,
     /// `None` if only the writers were measured.
     report: Option<Report>,
-    /// The first answer after opening, for each of [`COLD`].
-    cold: Vec<FirstAnswer>,
+    cold: Vec<ColdQuery>,
+}
+
+/// The first answers to one query.
+struct ColdQuery {
+    name: &'static str,
+    /// The first after an opening.
+    opened: FirstAnswer,
+    /// The first of a collection, after the same query of another.
+    other: FirstAnswer,
 }
 
 /// The first answer after opening: its milliseconds, and the objects or ranges read meanwhile.
@@ -218,8 +234,19 @@ struct FirstAnswer {
     gets: Option<u64>,
 }
 
+/// What is asked of a database that was just opened.
+struct ColdQuestions {
+    measured: Questions,
+    other: Questions,
+}
+
 /// Loads, asks, and asks again what is cold.
-fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
+fn figures(
+    place: &Place,
+    options: &Options,
+    cold: &ColdQuestions,
+    with_rates: bool,
+) -> Outcome<Figures> {
     eprintln!("{}", place.name);
     let opened = place.open()?;
     if place.only_writers {
@@ -238,17 +265,25 @@ fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
     if !report.all_answers_right() {
         return Err(format!("{}: {}", place.name, report.text()));
     }
-    let (writers, loaded) = single_writers(&opened)?;
+    measure(&other(options), &mut target, &mut |_| ())?;
+    let (writers, loaded) = match with_rates {
+        true => single_writers(&opened)?,
+        false => (0.0, None),
+    };
     opened.database.settle().map_err(|e| e.to_string())?;
-    let idle = opened.engine.as_deref().map(idle_requests);
+    let engine = opened.engine.as_deref().filter(|_| with_rates);
+    let idle = engine.map(idle_requests);
     drop((target, opened));
-    let mut cold = Vec::new();
-    for name in COLD {
-        let answers = (0..OPENINGS).map(|_| first_answer(place, name, options));
-        let mut answers = answers.collect::<Outcome<Vec<_>>>()?;
-        answers.sort_by(|one, other| one.ms.total_cmp(&other.ms));
-        cold.push(answers[OPENINGS / 2]);
-    }
+    let asked = report.medians_ms().into_iter().map(|(name, _)| name);
+    let asked = asked.filter(|name| !options.only.is_empty() || COLD.contains(name));
+    let cold = asked.map(|name| {
+        Ok(ColdQuery {
+            name,
+            opened: median(|| first_answer(place, name, cold, false))?,
+            other: median(|| first_answer(place, name, cold, true))?,
+        })
+    });
+    let cold = cold.collect::<Outcome<_>>()?;
     Ok(Figures {
         name: place.name.clone(),
         writers,
@@ -259,29 +294,52 @@ fn figures(place: &Place, options: &Options) -> Outcome<Figures> {
     })
 }
 
-/// Returns what a query costs that is the first of an open database.
-fn first_answer(place: &Place, name: &str, options: &Options) -> Outcome<FirstAnswer> {
-    let opened = place.open()?;
-    let gets = || opened.engine.as_ref().map(|engine| engine.requests().gets);
-    let before = gets();
-    let mut target = Target::embedded(Arc::clone(&opened.database), 1);
-    let options = Options {
-        load: false,
-        only: name.to_string(),
-        draws: 1,
-        warm_up: 0,
+/// Returns the options with which another collection is loaded.
+fn other(options: &Options) -> Options {
+    Options {
+        database: OTHER.to_string(),
+        seed: options.seed + 1,
+        queries: false,
         settle_s: 0,
         ..options.clone()
-    };
-    let report = measure(&options, &mut target, &mut |_| ())?;
-    let first = report.medians_ms().into_iter().next();
-    match first {
-        Some((_, ms)) if report.all_answers_right() => Ok(FirstAnswer {
-            ms,
-            gets: gets().zip(before).map(|(after, before)| after - before),
-        }),
-        _ => Err(format!("{name}: {}", report.text())),
     }
+}
+
+/// Returns the median of the answers in several openings.
+fn median(mut answer: impl FnMut() -> Outcome<FirstAnswer>) -> Outcome<FirstAnswer> {
+    let answers = (0..OPENINGS).map(|_| answer());
+    let mut answers = answers.collect::<Outcome<Vec<_>>>()?;
+    answers.sort_by(|one, other| one.ms.total_cmp(&other.ms));
+    Ok(answers[OPENINGS / 2])
+}
+
+/// Returns what a query costs that is the first of its collection in an opening: the first of all, or `after_other` the same of
+/// another collection.
+fn first_answer(
+    place: &Place,
+    name: &str,
+    cold: &ColdQuestions,
+    after_other: bool,
+) -> Outcome<FirstAnswer> {
+    let opened = place.open()?;
+    let gets = || opened.engine.as_ref().map(|engine| engine.requests().gets);
+    let mut target = Target::embedded(Arc::clone(&opened.database), 1);
+    let ask = |questions: &Questions, draws, target: &mut Target| {
+        let report = questions.ask(name, draws, target)?;
+        let right = report.all_answers_right().then_some(());
+        right.ok_or_else(|| format!("{name}: {}", report.text()))?;
+        let median = report.medians_ms().into_iter().next();
+        median.ok_or_else(|| format!("{name}: no such query"))
+    };
+    if after_other {
+        ask(&cold.other, OTHER_DRAWS, &mut target)?;
+    }
+    let before = gets();
+    let (_, ms) = ask(&cold.measured, 1, &mut target)?;
+    Ok(FirstAnswer {
+        ms,
+        gets: gets().zip(before).map(|(after, before)| after - before),
+    })
 }
 
 /// Prints the rates and requests of all places.
@@ -333,12 +391,30 @@ fn print(all: &[Figures]) {
         }
         println!();
     }
-    for (at, name) in COLD.iter().enumerate() {
-        print!("| first after opening: {name} |");
-        for one in asked() {
-            let FirstAnswer { ms, gets } = &one.cold[at];
+    print_cold(all, "first after opening", |cold| cold.opened);
+    print_cold(all, "first of a collection", |cold| cold.other);
+}
+
+/// Prints first answers, with their ratios to the medians of later ones.
+fn print_cold(all: &[Figures], title: &str, answer: fn(&ColdQuery) -> FirstAnswer) {
+    println!("\n| {title}, ms and ratio to later ones | |");
+    let asked = || {
+        all.iter()
+            .filter_map(|one| Some((&one.cold, one.report.as_ref()?)))
+    };
+    let queries = asked().next().map_or(0, |(cold, _)| cold.len());
+    for at in 0..queries {
+        for (of, (cold, report)) in asked().enumerate() {
+            let name = cold[at].name;
+            if of == 0 {
+                print!("| {name} |");
+            }
+            let FirstAnswer { ms, gets } = answer(&cold[at]);
+            let medians = report.medians_ms();
+            let warm = medians.iter().find(|(other, _)| *other == name);
+            let ratio = warm.map_or(0.0, |(_, warm)| ms / warm);
             let gets = gets.map_or(String::new(), |gets| format!(", {gets} GETs"));
-            print!(" {ms:.1}{gets} |");
+            print!(" {ms:.2} ({ratio:.1}){gets} |");
         }
         println!();
     }
@@ -352,7 +428,13 @@ fn run(arguments: &[String]) -> Outcome {
     };
     let mut words = arguments.iter();
     let mut place = String::new();
-    while let (Some(word), value) = (words.next(), words.next()) {
+    let mut with_rates = true;
+    while let Some(word) = words.next() {
+        if word == "--no-rates" {
+            with_rates = false;
+            continue;
+        }
+        let value = words.next();
         match (word.as_str(), value) {
             ("--only", Some(value)) => {
                 options.only = value.clone();
@@ -374,14 +456,19 @@ fn run(arguments: &[String]) -> Outcome {
         }
     }
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
-    let figures = all_figures(&scratch, &options, &place);
+    let figures = all_figures(&scratch, &options, &place, with_rates);
     // What cannot be removed is in the system's directory for temporary files.
     drop(std::fs::remove_dir_all(&scratch));
     print(&figures?);
     Ok(())
 }
 
-fn all_figures(scratch: &Path, options: &Options, words: &str) -> Outcome<Vec<Figures>> {
+fn all_figures(
+    scratch: &Path,
+    options: &Options,
+    words: &str,
+    with_rates: bool,
+) -> Outcome<Vec<Figures>> {
     let place = |name: &str, storage| Place {
         name: name.to_string(),
         storage,
@@ -410,7 +497,12 @@ fn all_figures(scratch: &Path, options: &Options, words: &str) -> Outcome<Vec<Fi
     let measured = |at: usize, place: &Place| at == 0 || place.name.contains(words);
     let places = places.iter().enumerate();
     let places = places.filter(|(at, place)| measured(*at, place));
-    places.map(|(_, place)| figures(place, options)).collect()
+    let cold = ColdQuestions {
+        measured: Questions::new(options.clone()),
+        other: Questions::new(other(options)),
+    };
+    let figures = places.map(|(_, place)| figures(place, options, &cold, with_rates));
+    figures.collect()
 }
 
 fn main() -> ExitCode {
