@@ -49,6 +49,8 @@ pub(crate) struct Core {
     pub(crate) merges_itself: bool,
     pub(crate) lease: Option<Lease>,
     pub(crate) sizes: Arc<Sizes>,
+    /// The last batch that was there when the engine was opened.
+    pub(crate) opened_at: u64,
     pub(crate) readers: Arc<Readers>,
     pub(crate) is_closed: AtomicBool,
     /// True if the process counts as killed: nothing is written any more.

@@ -134,20 +134,19 @@ impl SlateEngine {
             merges: merges.clone(),
         };
         let built = build(path, &tables, options, &runtime, &retained, parts);
-        let db = runtime
-            .block_on(built)
-            .map_err(|error| convert(path, &error))?;
+        let failed = |error: slatedb::Error| convert(path, &error);
+        let db = runtime.block_on(built).map_err(failed)?;
+        // What the opening itself writes is in no keyspace of the user's.
+        let opened_at = db.snapshot().map_err(failed)?.seq();
         let loaded = runtime.block_on(keyspaces::load(&db, path, purpose));
-        let loaded = loaded.inspect_err(|_| {
-            let _ = runtime.block_on(db.close());
-        })?;
+        let loaded = loaded.inspect_err(|_| drop(runtime.block_on(db.close())))?;
         retained.begin(loaded.keyspaces.keys().copied(), loaded.next_id);
         let reader = SstReader::new(path, tables, Some(cache.clone()), None);
         let sizes = Arc::new(Sizes::new(reader));
         runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
         let flusher = LogFlusher::start(&runtime, &db, clock, options.flush_interval);
         let order = Order::new(loaded);
-        let view = View::newest(&db, &order).map_err(|error| convert(path, &error))?;
+        let view = View::newest(&db, &order).map_err(failed)?;
         let core = Core {
             status: db.subscribe(),
             db,
@@ -159,6 +158,7 @@ impl SlateEngine {
             cache,
             flusher,
             order: order.into(),
+            opened_at,
             visible: Arc::new(view).into(),
             retained,
             merges,

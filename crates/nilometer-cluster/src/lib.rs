@@ -38,6 +38,7 @@ mod description;
 mod disk_cache;
 mod engine;
 mod error;
+mod gets;
 mod keyspaces;
 mod layout;
 mod lock;

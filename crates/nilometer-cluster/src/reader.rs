@@ -31,6 +31,7 @@ use crate::core::{Reader, Readers};
 use crate::disk_cache::DiskCache;
 use crate::engine::runtime;
 use crate::error::convert;
+use crate::gets::get_all;
 use crate::keyspaces;
 use crate::layout;
 use crate::log_cache::LogCache;
@@ -240,6 +241,18 @@ impl Snapshot for ViewSnapshot {
         let runtime = self.contents.open.parts.callers.take();
         let value = runtime.wait_for(self.contents.db.get(stored))?;
         Ok(value.map(|value| Bytes::copy_from(&value)))
+    }
+
+    fn get_all(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.contents.check_exists(keyspace)?;
+        let runtime = self.contents.open.parts.callers.take();
+        runtime.wait_for(get_all(&*self.contents.db, keyspace, keys))
+    }
+
+    /// What a view has of the log is in no count.
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let parts = &self.contents.open.parts;
+        parts.sizes.entries_max(keyspace, self.sequence)
     }
 
     fn scan(

@@ -22,6 +22,8 @@ const BATCHES_OF_A_SUM: u64 = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) entries: u64,
+    /// Marks of deleted entries.
+    pub(crate) deletions: u64,
     pub(crate) bytes: u64,
 }
 
@@ -29,14 +31,23 @@ impl Share {
     /// Adds an operation.
     pub(crate) fn add(&mut self, key: &[u8], operation: &Operation) {
         self.bytes += key.len() as u64;
-        if let Operation::Put(value) = operation {
-            self.entries += 1;
-            self.bytes += value.len() as u64;
+        match operation {
+            Operation::Put(value) => {
+                self.entries += 1;
+                self.bytes += value.len() as u64;
+            }
+            Operation::Delete => self.deletions += 1,
         }
+    }
+
+    /// Returns the number of entries and of marks.
+    fn rows(&self) -> u64 {
+        self.entries + self.deletions
     }
 
     fn absorb(&mut self, other: Self) {
         self.entries += other.entries;
+        self.deletions += other.deletions;
         self.bytes += other.bytes;
     }
 }
@@ -136,6 +147,16 @@ impl Sizes {
         share
     }
 
+    /// Returns how many entries and marks of deleted ones there are of a keyspace; `None` while there may be others: the batches
+    /// up to `uncounted` are counted when they are in tables.
+    pub(crate) fn entries_max(&self, id: KeyspaceId, uncounted: u64) -> Option<u64> {
+        // In this order, so that a memtable that is flushed meanwhile is counted twice rather than not at all.
+        let unflushed = self.unflushed(Some(id));
+        let is_counted = read(&self.in_tables).sequence >= uncounted;
+        let in_tables = self.in_tables(id);
+        is_counted.then(|| unflushed.rows() + in_tables.rows())
+    }
+
     /// Follows the tables of a database until it is closed.
     pub(crate) async fn follow(self: Arc<Self>, mut status: watch::Receiver<DbStatus>) {
         loop {
@@ -210,6 +231,7 @@ impl Sizes {
                 (Some(of), Some(counts)) if is_whole => {
                     shares.entry(of).or_default().absorb(Share {
                         entries: u64::from(counts.num_puts),
+                        deletions: u64::from(counts.num_deletes),
                         bytes,
                     });
                 }
@@ -236,6 +258,7 @@ async fn share_block(
         };
         shares.entry(of).or_default().absorb(Share {
             entries: u64::from(!row.value.is_tombstone()),
+            deletions: u64::from(row.value.is_tombstone()),
             bytes: (bytes * length(&row)).div_ceil(all),
         });
     }

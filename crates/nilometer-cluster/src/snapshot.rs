@@ -6,6 +6,7 @@ use nilometer_storage::{Bytes, Direction, Keyspace, KeyspaceId, Result, Scan, Sn
 
 use crate::commit::View;
 use crate::core::{Core, Reader};
+use crate::gets::get_all;
 use crate::keyspaces::find;
 use crate::layout;
 use crate::scan::SlateScan;
@@ -32,6 +33,17 @@ impl Snapshot for SlateSnapshot {
         let value = self.core.read(self.view.snapshot.get(stored))?;
         // Copied, so that a cached value does not keep its block in memory.
         Ok(value.map(|value| Bytes::copy_from(&value)))
+    }
+
+    fn get_all(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        find(&self.view.keyspaces, keyspace)?;
+        self.core
+            .read(get_all(&*self.view.snapshot, keyspace, keys))
+    }
+
+    /// Batches of before the opening are in no count of the memory.
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
+        self.core.sizes.entries_max(keyspace, self.core.opened_at)
     }
 
     fn scan(

@@ -408,6 +408,10 @@ pub trait Snapshot: Send + Sync {
     fn keyspaces(&self) -> Vec<Keyspace>;
     /// Returns the value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>>;
+    /// Returns the values of keys, in their order. An engine may read several at a time.
+    fn get_all(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
     /// Scans the entries with `start <= key < end` (`end` `None`: to the last key). Bounds may be longer than keys. The scan
     /// stays valid after the snapshot is dropped.
     fn scan(
@@ -420,6 +424,12 @@ pub trait Snapshot: Send + Sync {
     /// Returns a version number of the keyspace: two snapshots of this process with the same number show the same
     /// entries. `None` if it is unknown, as while a batch is in flight.
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let _ = keyspace;
+        None
+    }
+    /// Returns how many entries a scan of the whole keyspace steps over at most, about: deleted ones and older versions count.
+    /// `None` if that is not known. Reads nothing.
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
         let _ = keyspace;
         None
     }

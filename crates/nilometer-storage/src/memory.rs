@@ -380,6 +380,11 @@ impl Snapshot for MemorySnapshot {
         }))
     }
 
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let space = self.keyspaces.get(&keyspace)?;
+        Some(read(&space.entries).len() as u64)
+    }
+
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
         let changed = self
             .keyspaces

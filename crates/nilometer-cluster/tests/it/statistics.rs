@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nilometer_cluster::{SlateEngine, SlateOptions};
 use nilometer_storage::testing::contract::{TOGETHER, put};
 use nilometer_storage::testing::random::Random;
-use nilometer_storage::{Engine, Error, KeyspaceId};
+use nilometer_storage::{Durability, Engine, Error, KeyspaceId, WriteBatch};
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 #[test]
@@ -48,4 +49,40 @@ fn sizes_are_counted_for_each_keyspace() {
     drop(view);
     let unknown = engine.keyspace_statistics(KeyspaceId(99));
     assert!(matches!(unknown, Err(Error::UnknownKeyspace { id: 99 })));
+}
+
+#[test]
+fn deleted_entries_are_counted_until_they_are_merged_away() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let options = SlateOptions {
+        memtable_bytes: 8 * 1024 * 1024,
+        memory_bytes_max: 32 * 1024 * 1024,
+        merges_itself: false,
+        ..SlateOptions::tiny()
+    };
+    let open = || SlateEngine::open(Arc::clone(&store), "db", &options).expect("open");
+    let engine = open();
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    let entries_max = |engine: &SlateEngine| {
+        let view = engine.snapshot().expect("snapshot");
+        view.entries_max(id)
+    };
+    for key in 0..100u32 {
+        put(&engine, id, &key.to_be_bytes(), b"v");
+    }
+    let mut batch = WriteBatch::new();
+    (0..90u32).for_each(|key| batch.delete(id, key.to_be_bytes().to_vec()));
+    engine.commit(batch, Durability::Sync).expect("commit");
+    assert_eq!(entries_max(&engine), Some(190));
+    drop(engine);
+    // What was in memory is there again, and in no count.
+    let engine = open();
+    let reopened = entries_max(&engine);
+    assert!(reopened.is_none_or(|entries| entries >= 10), "{reopened:?}");
+    put(&engine, id, b"another", b"v");
+    engine.settle().expect("settle");
+    // The mark of a deleted entry may replace it.
+    engine.keyspace_statistics(id).expect("statistics");
+    let settled = entries_max(&engine).expect("everything is in tables");
+    assert!((11..=191).contains(&settled), "{settled}");
 }

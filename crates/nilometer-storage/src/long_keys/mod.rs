@@ -349,6 +349,21 @@ impl Snapshot for LongKeySnapshot {
         }
     }
 
+    fn get_all(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        if keys.iter().all(|key| key.len() <= self.lengths.plain_max) {
+            return self.inner.get_all(keyspace, keys);
+        }
+        keys.iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let plain = self.inner.entries_max(keyspace)?;
+        match self.companions.get(&keyspace) {
+            Some(companion) => Some(plain + self.inner.entries_max(*companion)?),
+            None => Some(plain),
+        }
+    }
+
     fn scan(
         &self,
         keyspace: KeyspaceId,

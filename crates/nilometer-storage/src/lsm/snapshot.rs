@@ -53,6 +53,10 @@ impl Snapshot for LsmSnapshot {
             .transpose()
     }
 
+    fn entries_max(&self, keyspace: KeyspaceId) -> Option<u64> {
+        Some(self.tree(keyspace).ok()?.entries_estimate())
+    }
+
     fn scan(
         &self,
         keyspace: KeyspaceId,

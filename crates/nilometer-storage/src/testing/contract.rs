@@ -194,6 +194,12 @@ pub fn ranges_have_their_bounds(factory: &dyn Factory) {
         view.get(id, b"ab").expect("get"),
         Some(b"ab".to_vec().into())
     );
+    let asked: [&[u8]; 6] = [b"c", b"", b"aa", b"ab", &[7; 70_000], b"ab"];
+    let single = asked.map(|key| view.get(id, key).expect("get"));
+    let together = view.get_all(id, &asked).expect("get all");
+    assert_eq!(together, single);
+    assert!(view.get_all(KeyspaceId(999), &asked).is_err());
+    assert!(view.entries_max(id).is_none_or(|entries| entries >= 4));
 }
 
 /// Of several operations on one key in a batch the last one wins.

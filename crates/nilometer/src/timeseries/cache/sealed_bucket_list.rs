@@ -14,7 +14,8 @@
 //! insert, and a scan then reads them, and open documents, beside the list. A listed sealed bucket may have a tail, too, if it was
 //! reopened: then it is in both lists.
 //!
-//! Each collection has one covered range, the one that was read last; a read of an adjacent range extends it. The list
+//! Each collection has one covered range, the one that was read last; a read of an adjacent range extends it. The same is true of
+//! the known range. A reader of single buckets uses that alone: what it does not list is sealed and has no tail. The list
 //! holds weak references: the bucket cache decides what stays in memory ([`super::bucket_cache`]).
 
 use std::collections::HashMap;
@@ -62,14 +63,20 @@ impl KeyspaceVersions {
 /// The id of a bucket, and the opened bucket while the cache holds it.
 pub(crate) type ListedBucket = ([u8; 12], Weak<StoredBucket>);
 
-/// The list of one collection.
+/// The lists of one collection.
+#[derive(Default)]
+struct CollectionLists {
+    sealed: Option<SealedBucketList>,
+    unsealed: Option<UnsealedBuckets>,
+}
+
+/// The sealed buckets of a range.
 struct SealedBucketList {
     /// The version of the sealed documents.
     sealed: u64,
     covered: KeyRange,
     /// Ascending. Evicted ones are read from storage.
     buckets: Vec<ListedBucket>,
-    unsealed: Option<UnsealedBuckets>,
 }
 
 /// The buckets of a range that have an open document or a tail.
@@ -101,11 +108,7 @@ impl ListedRange {
 
     /// Adds the first unsealed buckets, at most `buckets_max`. The range ends at the last one if others follow.
     fn add_unsealed(&mut self, known: &UnsealedBuckets, direction: Direction, buckets_max: usize) {
-        let from = known
-            .ids
-            .partition_point(|id| id[..] < self.range.start[..]);
-        let to = known.ids.partition_point(|id| self.range.ends_after(id));
-        let within = known.ids.get(from..to).unwrap_or_default();
+        let within = known.within(&self.range);
         let cut = within.len().saturating_sub(buckets_max);
         let ids: Vec<[u8; 12]> = match direction {
             Direction::Forward => within.iter().take(buckets_max).copied().collect(),
@@ -126,7 +129,7 @@ impl ListedRange {
 }
 
 /// The lists of one database.
-pub(crate) struct SealedBucketLists(Budgeted<HashMap<KeyspaceId, SealedBucketList>>);
+pub(crate) struct SealedBucketLists(Budgeted<HashMap<KeyspaceId, CollectionLists>>);
 
 impl Default for SealedBucketLists {
     fn default() -> Self {
@@ -135,11 +138,13 @@ impl Default for SealedBucketLists {
 }
 
 /// Returns the memory of all lists, in bytes.
-fn listed_bytes(lists: &HashMap<KeyspaceId, SealedBucketList>) -> usize {
-    let listed = lists.values().map(|list| {
-        let unsealed = list.unsealed.as_ref();
+fn listed_bytes(lists: &HashMap<KeyspaceId, CollectionLists>) -> usize {
+    let listed = lists.values().map(|lists| {
+        let sealed = lists.sealed.as_ref();
+        let sealed = sealed.map_or(0, |list| list.buckets.capacity());
+        let unsealed = lists.unsealed.as_ref();
         let unsealed = unsealed.map_or(0, |known| known.ids.capacity());
-        list.buckets.capacity() * LISTED_BYTES + unsealed * UNSEALED_BYTES
+        sealed * LISTED_BYTES + unsealed * UNSEALED_BYTES
     });
     listed.sum()
 }
@@ -164,7 +169,8 @@ impl SealedBucketLists {
         buckets_max: usize,
     ) -> Option<ListedRange> {
         let lists = self.0.lock();
-        let list = lists.get(&versions.of)?;
+        let CollectionLists { sealed, unsealed } = lists.get(&versions.of)?;
+        let list = sealed.as_ref()?;
         if list.sealed != versions.sealed {
             return None;
         }
@@ -172,13 +178,23 @@ impl SealedBucketLists {
             Direction::Forward => list.first(range, buckets_max),
             Direction::Backward => list.last(range, buckets_max),
         }?;
-        let unsealed = list.unsealed.as_ref().filter(|known| {
-            known.versions == (versions.open, versions.tail) && known.range.contains(&listed.range)
-        });
-        if let Some(known) = unsealed {
+        let unsealed = unsealed.as_ref();
+        if let Some(known) = unsealed.filter(|known| known.knows(versions, &listed.range)) {
             listed.add_unsealed(known, direction, buckets_max);
         }
         Some(listed)
+    }
+
+    /// Returns the buckets of a range that have an open document or a tail, ascending; `None` if they are not known.
+    pub(crate) fn unsealed_within(
+        &self,
+        versions: KeyspaceVersions,
+        range: &KeyRange,
+    ) -> Option<Vec<[u8; 12]>> {
+        let lists = self.0.lock();
+        let unsealed = lists.get(&versions.of)?.unsealed.as_ref();
+        let known = unsealed.filter(|known| known.knows(versions, range))?;
+        Some(known.within(range).to_vec())
     }
 
     /// Records all sealed buckets of a range, ascending.
@@ -189,26 +205,23 @@ impl SealedBucketLists {
         found: Vec<ListedBucket>,
     ) {
         let mut lists = self.0.lock();
-        match lists.get_mut(&versions.of) {
+        match &mut lists.entry(versions.of).or_default().sealed {
             Some(list) if list.sealed == versions.sealed && list.covered.touches(&range) => {
                 list.add(&range, found);
             }
             known => {
-                let unsealed = known.and_then(|list| list.unsealed.take());
-                let list = SealedBucketList {
+                *known = Some(SealedBucketList {
                     sealed: versions.sealed,
                     covered: range,
                     buckets: found,
-                    unsealed,
-                };
-                lists.insert(versions.of, list);
+                });
             }
         }
         self.make_room(&mut lists, versions.of);
     }
 
     /// Forgets lists if they take too much memory, that of `of` last.
-    fn make_room(&self, lists: &mut HashMap<KeyspaceId, SealedBucketList>, of: KeyspaceId) {
+    fn make_room(&self, lists: &mut HashMap<KeyspaceId, CollectionLists>, of: KeyspaceId) {
         let bytes_max = self.0.bytes_max();
         if listed_bytes(lists) > bytes_max {
             lists.retain(|other, _| *other == of);
@@ -231,11 +244,8 @@ impl SealedBucketLists {
         ids: Vec<[u8; 12]>,
     ) {
         let mut lists = self.0.lock();
-        let Some(list) = lists.get_mut(&versions.of) else {
-            return;
-        };
         let of = (versions.open, versions.tail);
-        match &mut list.unsealed {
+        match &mut lists.entry(versions.of).or_default().unsealed {
             Some(known) if known.versions == of && known.range.touches(&range) => {
                 known.add(&range, ids);
             }
@@ -252,6 +262,18 @@ impl SealedBucketLists {
 }
 
 impl UnsealedBuckets {
+    /// True if these are all of the range at these versions.
+    fn knows(&self, versions: KeyspaceVersions, range: &KeyRange) -> bool {
+        self.versions == (versions.open, versions.tail) && self.range.contains(range)
+    }
+
+    /// Returns those in a range.
+    fn within(&self, range: &KeyRange) -> &[[u8; 12]] {
+        let from = self.ids.partition_point(|id| id[..] < range.start[..]);
+        let to = self.ids.partition_point(|id| range.ends_after(id));
+        self.ids.get(from..to).unwrap_or_default()
+    }
+
     fn add(&mut self, range: &KeyRange, found: Vec<[u8; 12]>) {
         let from = self.ids.partition_point(|id| id[..] < range.start[..]);
         let to = self.ids.partition_point(|id| range.ends_after(id));
@@ -524,6 +546,28 @@ mod tests {
         assert_eq!(read(17, None, backward, 2), (vec![], vec![32, 31], false));
         let newer = lists.first_of(versions(1, 2), &range(4, None), forward, 9);
         assert!(newer.unwrap().unsealed.is_none());
+    }
+
+    #[test]
+    fn unsealed_buckets_are_known_without_sealed_ones() {
+        let lists = SealedBucketLists::default();
+        let within = |tail, from, to| {
+            let found = lists.unsealed_within(versions(1, tail), &range(from, to));
+            found.map(|ids| ids.iter().map(|id| id[0]).collect::<Vec<_>>())
+        };
+        assert_eq!(within(1, 3, None), None);
+        let ids = vec![[3; 12], [5; 12], [7; 12]];
+        lists.record_unsealed(versions(1, 1), range(0, None), ids);
+        assert_eq!(within(1, 4, None), Some(vec![5, 7]));
+        assert_eq!(within(1, 4, Some(7)), Some(vec![5]));
+        assert_eq!(within(2, 4, Some(7)), None);
+        let first = lists.first_of(versions(1, 1), &range(0, None), Direction::Forward, 9);
+        assert!(first.is_none());
+        lists.record_unsealed(versions(1, 2), range(4, Some(6)), vec![[5; 12]]);
+        assert_eq!(within(2, 4, Some(6)), Some(vec![5]));
+        assert_eq!(within(2, 4, Some(7)), None);
+        lists.forget(KeyspaceId(7));
+        assert_eq!(within(2, 4, Some(6)), None);
     }
 
     #[test]

@@ -66,10 +66,7 @@ impl Summarizer<'_> {
         if !stored.is_complete()? {
             return self.mark_all(&*snapshot);
         }
-        let all = KeyRange {
-            start: Vec::new(),
-            end: None,
-        };
+        let all = KeyRange::all();
         let mut marks = stored.marked(&all, STEP_MARKS_MAX)?;
         let Some(first) = marks.first().copied() else {
             return Ok(SummarizeStep::Done);

@@ -45,6 +45,23 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
+    /// Returns the range of all keys.
+    pub(crate) fn all() -> Self {
+        Self {
+            start: Vec::new(),
+            end: None,
+        }
+    }
+
+    /// Returns the least range that has the keys of all these buckets.
+    pub(crate) fn of_buckets(ids: &[[u8; 12]]) -> Self {
+        let last = ids.iter().max().map(|last| end_of(*last));
+        Self {
+            start: ids.iter().min().copied().unwrap_or_default().to_vec(),
+            end: Some(last.unwrap_or_default()),
+        }
+    }
+
     /// True if the end lies above the key.
     pub(crate) fn ends_after(&self, key: &[u8]) -> bool {
         self.end.as_deref().is_none_or(|end| key < end)

@@ -24,7 +24,8 @@ use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyPosition, ScannedBuckets};
-use crate::timeseries::format::key_range::end_of;
+use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
+use crate::timeseries::format::key_range::{KeyRange, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::tail;
 
@@ -322,7 +323,13 @@ impl BucketReader {
             found.keys_examined = entries.examined;
         }
         if !index.is_static() {
-            buckets_with_tail(&*snapshot, keyspaces, range, |id| found.ids.push(id))?;
+            match self.few_unsealed(&*snapshot, keyspaces)? {
+                Some(few) => {
+                    let within = few.into_iter().filter(|id| range.contains(*id));
+                    found.ids.extend(within);
+                }
+                None => buckets_with_tail(&*snapshot, keyspaces, range, |id| found.ids.push(id))?,
+            }
         }
         found.ids.sort_unstable();
         found.ids.dedup();
@@ -435,6 +442,17 @@ impl BucketReader {
         Ok(range)
     }
 
+    /// Returns the buckets that have an open document or a tail, ascending; `None` if there may be many.
+    fn few_unsealed(
+        &self,
+        snapshot: &dyn Snapshot,
+        keyspaces: BucketKeyspaces,
+    ) -> Result<Option<Vec<[u8; ID_BYTES]>>> {
+        let versions = KeyspaceVersions::of(snapshot, keyspaces);
+        let all = (&KeyRange::all(), 1);
+        self.unsealed_within(snapshot, keyspaces, versions, all)
+    }
+
     fn find_start_range(&self, keyspaces: BucketKeyspaces) -> Result<Option<(u32, u32)>> {
         let snapshot = self.engine.snapshot()?;
         let edge = |keyspace, direction| -> Result<Option<u32>> {
@@ -444,13 +462,22 @@ impl BucketReader {
         };
         // Folded tails and sealed documents leave tombstones, which a scan of the front skips one by one: the oldest buckets
         // are among the sealed ones, if there are any.
-        let mut first = None;
-        let mut last = None;
-        for keyspace in [keyspaces.sealed, keyspaces.open, keyspaces.tail] {
-            if first.is_none() {
-                first = edge(keyspace, Direction::Forward)?;
+        let mut first = edge(keyspaces.sealed, Direction::Forward)?;
+        let mut last = edge(keyspaces.sealed, Direction::Backward)?;
+        match self.few_unsealed(&*snapshot, keyspaces)? {
+            Some(few) => {
+                let start = |id: &[u8; ID_BYTES]| id.first_chunk().copied().map(u32::from_be_bytes);
+                first = first.or_else(|| start(few.first()?));
+                last = last.max(few.last().and_then(start));
             }
-            last = last.max(edge(keyspace, Direction::Backward)?);
+            None => {
+                for keyspace in [keyspaces.open, keyspaces.tail] {
+                    if first.is_none() {
+                        first = edge(keyspace, Direction::Forward)?;
+                    }
+                    last = last.max(edge(keyspace, Direction::Backward)?);
+                }
+            }
         }
         Ok(first.zip(last))
     }

@@ -312,6 +312,35 @@ impl BucketReader {
     }
 }
 
+impl BucketReader {
+    /// Returns the buckets of a range that have an open document or a tail, ascending. `None` if they are not known, and to read
+    /// them may cost more than to look up those of `buckets` buckets.
+    pub(super) fn unsealed_within(
+        &self,
+        snapshot: &dyn Snapshot,
+        keyspaces: BucketKeyspaces,
+        versions: Option<KeyspaceVersions>,
+        (range, buckets): (&KeyRange, usize),
+    ) -> Result<Option<Vec<[u8; 12]>>> {
+        let Some(versions) = versions else {
+            return Ok(None);
+        };
+        let lists = &self.cache.sealed_lists;
+        let known = lists.unsealed_within(versions, range);
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(mut found) = point_reads::unsealed_buckets(snapshot, keyspaces, buckets)? else {
+            return Ok(None);
+        };
+        if self.cache.buckets.is_enabled() {
+            lists.record_unsealed(versions, KeyRange::all(), found.clone());
+        }
+        found.retain(|id| range.start[..] <= id[..] && range.ends_after(id));
+        Ok(Some(found))
+    }
+}
+
 impl StoredBuckets {
     fn direction(&self) -> Direction {
         match self.range.backward {
@@ -351,7 +380,8 @@ impl StoredBuckets {
         let missing = ids.iter().zip(&cached);
         let missing = missing.filter(|(_, bucket)| bucket.is_none());
         let missing: Vec<[u8; 12]> = missing.map(|(id, _)| *id).collect();
-        let mut read = self.fetch(&*snapshot, &missing)?.into_iter().peekable();
+        let read = self.fetch(&*snapshot, versions, &missing)?;
+        let mut read = read.into_iter().peekable();
         for (id, cached) in ids.iter().zip(cached) {
             let bucket = match cached {
                 Some(bucket) => Ok(bucket),
@@ -366,11 +396,26 @@ impl StoredBuckets {
     }
 
     /// Reads buckets by their ids from storage.
-    fn fetch(&self, snapshot: &dyn Snapshot, ids: &[[u8; 12]]) -> Result<Vec<RawBucket>> {
+    fn fetch(
+        &self,
+        snapshot: &dyn Snapshot,
+        versions: Option<KeyspaceVersions>,
+        ids: &[[u8; 12]],
+    ) -> Result<Vec<RawBucket>> {
+        let keyspaces = self.keyspaces;
         match self.source {
             _ if ids.is_empty() => Ok(Vec::new()),
-            BucketSelection::Latest(_) => point_reads::neighbours(snapshot, self.keyspaces, ids),
-            _ => point_reads::buckets_of(snapshot, self.keyspaces, ids),
+            BucketSelection::Latest(_) => point_reads::neighbours(snapshot, keyspaces, ids),
+            _ => {
+                let range = KeyRange::of_buckets(ids);
+                let reader = &self.reader;
+                match reader.unsealed_within(snapshot, keyspaces, versions, (&range, ids.len()))? {
+                    Some(unsealed) => {
+                        point_reads::mostly_sealed(snapshot, keyspaces, ids, &unsealed)
+                    }
+                    None => point_reads::buckets_of(snapshot, keyspaces, ids),
+                }
+            }
         }
     }
 
@@ -581,6 +626,53 @@ mod tests {
         assert_eq!(again.len(), 100);
         assert_eq!(from_memory(true), Some(FIRST_BUCKETS));
         assert_eq!(from_memory(false), Some(FIRST_BUCKETS));
+    }
+
+    #[test]
+    fn buckets_of_a_list_are_read_with_their_tails() {
+        let f = Fixture::new();
+        let one = |series: i64, second: i64| doc! {"t": Value::DateTime(second * 1000), "m": series, "v": 1};
+        let documents: Vec<Document> = (0..20).map(|series| one(series, 0)).collect();
+        f.insert(&documents, true);
+        f.timeseries.seal_all(&f.collection).unwrap();
+        let buckets = f.buckets(false);
+        let mut ids: Vec<_> = buckets.iter().map(|bucket| bucket.id().0).collect();
+        ids.sort_unstable();
+        let mut f = f.reopened();
+        let known = |f: &Fixture| {
+            let reader = &f.timeseries.reader;
+            let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
+            let versions = KeyspaceVersions::of(&*reader.engine.snapshot().unwrap(), keyspaces);
+            let lists = &reader.cache.sealed_lists;
+            lists.unsealed_within(versions.unwrap(), &KeyRange::all())
+        };
+        for round in 0..4 {
+            for backward in [false, true, true, false] {
+                let range = BucketRange {
+                    backward,
+                    ..BucketRange::default()
+                };
+                let reader = &f.timeseries.reader;
+                let scan = reader.scan_listed(&f.collection, ids.clone(), range);
+                let read = scan.unwrap().map(Result::unwrap);
+                let mut read: Vec<_> = read.map(|bucket| (bucket.id().0, bucket.count())).collect();
+                if backward {
+                    read.reverse();
+                }
+                assert!(read.iter().map(|(id, _)| id).eq(&ids));
+                let rows: usize = read.iter().map(|(_, count)| count).sum();
+                assert_eq!(rows, 20 + 5 * round as usize);
+            }
+            if round < 2 {
+                assert_eq!(known(&f).unwrap().len(), [0, 5][round as usize]);
+            }
+            let again: Vec<Document> = (3..8).map(|series| one(series, round + 1)).collect();
+            f.insert(&again, true);
+            assert_eq!(known(&f), None, "tails have another version");
+            if round == 2 {
+                f = f.reopened();
+            }
+        }
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Reads buckets by their ids.
 //!
-//! A bucket may have entries in three keyspaces ([`super::storage_iterator`]). There are two ways to read a list of buckets:
+//! A bucket may have entries in three keyspaces ([`super::storage_iterator`]). There are three ways to read a list of buckets:
 //!
 //! - [`buckets_of`] looks up each key. It is used where the buckets lie far apart: an iterator would skip the tails of all
 //!   buckets between them, and their tombstones.
+//! - [`mostly_sealed`] does so for the buckets that have an open document or a tail. Which these are is known, or is read first
+//!   if there are few ([`unsealed_buckets`]); of all others it reads the sealed documents, together.
 //! - [`neighbours`] steps an iterator over each keyspace from one bucket to the next. It is used where the buckets lie close
 //!   together, as the newest of all series do: while the next open document or tail entry belongs to a later bucket, these
 //!   two keyspaces need no lookup.
+
+use std::collections::BTreeSet;
 
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot, seek};
 
@@ -15,6 +19,10 @@ use crate::error::Result;
 use crate::timeseries::format::key_range::{bucket_of, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::tail;
+
+/// Open documents and entries of tails, deleted ones included, for each bucket to read: to step over more of them costs more than
+/// to look up those of the bucket.
+const ENTRIES_PER_BUCKET: u64 = 16;
 
 /// Entries to step over before a seek.
 const STEPS_MAX: usize = 8;
@@ -40,6 +48,56 @@ pub(crate) fn buckets_of(
         found.extend(raw_bucket(id, document, tail));
     }
     Ok(found)
+}
+
+/// Returns the buckets with these ids that exist, in the order of `ids`. Those that have an open document or a tail are all
+/// in `unsealed`, which ascends.
+pub(crate) fn mostly_sealed(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    ids: &[[u8; 12]],
+    unsealed: &[[u8; 12]],
+) -> Result<Vec<RawBucket>> {
+    let is_sealed = |id: &[u8; 12]| unsealed.binary_search(id).is_err();
+    let keys = ids.iter().filter(|id| is_sealed(id));
+    let keys: Vec<&[u8]> = keys.map(|id| &id[..]).collect();
+    let mut documents = snapshot.get_all(keyspaces.sealed, &keys)?.into_iter();
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        if is_sealed(id) {
+            let document = documents.next().flatten();
+            found.extend(raw_bucket(
+                *id,
+                document.map(StoredForm::Sealed),
+                Vec::new(),
+            ));
+        } else {
+            found.extend(buckets_of(snapshot, keyspaces, &[*id])?);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the ids of all buckets that have an open document or a tail, ascending; `None` if that may cost more than to look up
+/// those of `buckets` buckets.
+pub(crate) fn unsealed_buckets(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    buckets: usize,
+) -> Result<Option<Vec<[u8; 12]>>> {
+    let both = [keyspaces.open, keyspaces.tail];
+    let entries = both.map(|keyspace| snapshot.entries_max(keyspace));
+    let entries: Option<u64> = entries.into_iter().sum();
+    if entries.is_none_or(|entries| entries > buckets as u64 * ENTRIES_PER_BUCKET) {
+        return Ok(None);
+    }
+    let mut ids = BTreeSet::new();
+    for keyspace in both {
+        for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
+            ids.insert(bucket_of(&entry?.0)?);
+        }
+    }
+    Ok(Some(ids.into_iter().collect()))
 }
 
 /// Returns a bucket, or `None` if it has neither a document nor a tail.
@@ -255,6 +313,9 @@ mod tests {
             };
             let found = plain(neighbours(&*snapshot, keyspaces, &asked).unwrap());
             let apart = plain(buckets_of(&*snapshot, keyspaces, &asked).unwrap());
+            let unsealed = unsealed_buckets(&*snapshot, keyspaces, 200).unwrap();
+            let mostly = mostly_sealed(&*snapshot, keyspaces, &asked, &unsealed.unwrap());
+            let mostly = plain(mostly.unwrap());
             let expected = asked.iter().map(|id| {
                 let n = id[3];
                 let stored = match (n % 5, n % 3) {
@@ -270,6 +331,7 @@ mod tests {
                 .collect();
             assert_eq!(found, expected);
             assert_eq!(apart, expected);
+            assert_eq!(mostly, expected);
         };
         for step in [1, 2, 11, 35, 120] {
             check((0..200).step_by(step).map(id).collect());
@@ -277,5 +339,10 @@ mod tests {
         }
         check(vec![id(21)]);
         check(Vec::new());
+        assert!(
+            unsealed_buckets(&*snapshot, keyspaces, 2)
+                .unwrap()
+                .is_none()
+        );
     }
 }

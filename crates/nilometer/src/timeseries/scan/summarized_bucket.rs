@@ -47,7 +47,9 @@ impl ChunkReader {
         if let Some(bucket) = self.cached(id) {
             return Ok(bucket);
         }
-        let mut found = point_reads::buckets_of(&*self.snapshot, self.keyspaces, &[id])?;
+        // It has neither an open document nor a tail in this snapshot, or the scan would not show its summary.
+        let (snapshot, keyspaces) = (&*self.snapshot, self.keyspaces);
+        let mut found = point_reads::mostly_sealed(snapshot, keyspaces, &[id], &[])?;
         let found = found.pop().ok_or_else(|| {
             damaged(
                 ValueRef::ObjectId(ObjectId(id)),
