@@ -70,6 +70,11 @@ fn wait_for_rest(folder: &Path, longest: Duration) -> Outcome {
     Ok(())
 }
 
+/// Returns the bytes of a data folder, whatever is still to be done in it.
+pub(crate) fn folder_bytes(folder: &str) -> Outcome<u64> {
+    total(Path::new(folder))
+}
+
 fn total(path: &Path) -> Outcome<u64> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(parts(path)?.iter().map(|(_, bytes)| bytes).sum()),

@@ -14,6 +14,7 @@
 //! Two programs use the load generator: `nilometer-bench` (`cargo xtask bench`) has all options, a minimal client and the patterns of
 //! [`pattern`]; `nilometer bench` is for users and has a client that logs in.
 
+mod course;
 mod data;
 mod directory;
 mod disk;
@@ -23,6 +24,7 @@ pub mod http_load;
 mod load;
 pub mod options;
 pub mod pattern;
+mod plot;
 mod queries;
 mod reference;
 mod report;

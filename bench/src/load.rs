@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder, array, doc};
 
+use crate::course::{Course, LoadPoint};
 use crate::data::DataSet;
 use crate::options::Options;
 use crate::target::{Connection, Outcome, run as call};
@@ -22,6 +23,8 @@ pub(crate) struct LoadResult {
     pub(crate) waiting: Duration,
     /// Latencies of batches.
     pub(crate) latencies: Vec<Duration>,
+    /// The course, if the options ask for its points.
+    pub(crate) course: Vec<LoadPoint>,
 }
 
 impl LoadResult {
@@ -137,13 +140,15 @@ pub(crate) fn run(
         wall: start.elapsed(),
         waiting: Duration::ZERO,
         latencies: Vec::new(),
+        course: Vec::new(),
     };
     for part in parts {
         let part = part?;
         loaded.rows += part.rows;
         loaded.bson_bytes += part.bytes;
-        loaded.waiting = loaded.waiting.max(part.latencies.iter().sum());
+        loaded.waiting = loaded.waiting.max(part.waiting);
         loaded.latencies.extend(part.latencies);
+        loaded.course.extend(part.course);
     }
     Ok((loaded, front.loaded()))
 }
@@ -153,7 +158,9 @@ pub(crate) fn run(
 struct LoadedPart {
     rows: usize,
     bytes: u64,
+    waiting: Duration,
     latencies: Vec<Duration>,
+    course: Vec<LoadPoint>,
 }
 
 /// Loads the hosts that belong to one connection, in (time, host) order.
@@ -173,7 +180,12 @@ fn load_part(
     let mut part = LoadedPart::default();
     let mut batch = Vec::new();
     let mut in_batch = 0;
+    let mut course = Course::new(data, options);
     for tick in (0..data.ticks).take_while(|tick| front.begin(*tick)) {
+        if number == 0 {
+            let at = (tick, part.rows, part.waiting);
+            course.pass(connection, data, options, at)?;
+        }
         for host in (number..data.hosts.len()).step_by(count) {
             encoder.write(
                 &mut batch,
@@ -190,6 +202,11 @@ fn load_part(
     if in_batch > 0 {
         send(connection, &command, &mut batch, &mut in_batch, &mut part)?;
     }
+    if number == 0 {
+        let at = (data.ticks, part.rows, part.waiting);
+        course.pass(connection, data, options, at)?;
+    }
+    part.course = course.points;
     Ok(part)
 }
 
@@ -205,7 +222,9 @@ fn send(
     let bytes = documents.len() as u64;
     let start = Instant::now();
     let reply = call(connection, command, Some(documents))?;
-    part.latencies.push(start.elapsed());
+    let waiting = start.elapsed();
+    part.waiting += waiting;
+    part.latencies.push(waiting);
     if reply.get("n").as_exact_i64() != Some(*in_batch as i64) {
         return Err(format!(
             "{in_batch} documents sent, the reply says {:?}",

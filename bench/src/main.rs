@@ -58,5 +58,11 @@ fn run(options: &Options) -> Outcome<Report> {
     if let Some(path) = &options.json {
         std::fs::write(path, report.to_json()).map_err(|e| format!("{path}: {e}"))?;
     }
+    if let Some(path) = &options.plot {
+        let picture = report
+            .course_svg()
+            .ok_or("--plot needs --points, and a load")?;
+        std::fs::write(path, picture).map_err(|e| format!("{path}: {e}"))?;
+    }
     Ok(report)
 }

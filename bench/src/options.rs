@@ -24,6 +24,7 @@ data
 work
   --batch N                   documents in an insert              [10000]
   --connections N             loading at once; a host stays on one [1]
+  --points N                  show rate, memory and size of the folder N times while loading [0]
   --no-load | --no-queries    leave a part out
   --whole                     read everything back in the end: `find` without a filter, six times
   --only NAME                 one query, or those whose names begin so
@@ -39,6 +40,7 @@ work
                               fewer draws                         [no limit]
 output
   --json FILE                 all figures
+  --plot FILE                 the course of loading as a picture (SVG), with --points
   --export DIR                the values and the draws, for other databases
   --beside FILE               figures of another run (its --json), to show how each query has grown
 ";
@@ -96,6 +98,8 @@ pub struct Options {
     pub batch: usize,
     /// Connections that load concurrently.
     pub connections: usize,
+    /// Number of points of the course of loading that are shown.
+    pub points: usize,
     /// Load data.
     pub load: bool,
     /// Run queries.
@@ -120,6 +124,8 @@ pub struct Options {
     pub settle_s: u64,
     /// File for all results.
     pub json: Option<String>,
+    /// File for the picture of the course of loading.
+    pub plot: Option<String>,
     /// Folder for values and draws.
     pub export: Option<String>,
     /// File with the results of another run.
@@ -146,6 +152,7 @@ impl Default for Options {
             with_id: true,
             batch: 10_000,
             connections: 1,
+            points: 0,
             load: true,
             queries: true,
             whole: false,
@@ -158,6 +165,7 @@ impl Default for Options {
             sharded: false,
             settle_s: 60,
             json: None,
+            plot: None,
             export: None,
             beside: None,
             seconds: None,
@@ -220,6 +228,7 @@ impl Options {
             "--seed" => self.seed = number(word, value)?,
             "--batch" => self.batch = number(word, value)?,
             "--connections" => self.connections = number(word, value)?,
+            "--points" => self.points = number(word, value)?,
             "--only" => self.only = value.to_string(),
             "--draws" => self.draws = number(word, value)?,
             "--warm-up" => self.warm_up = number(word, value)?,
@@ -228,6 +237,7 @@ impl Options {
             "--settle" => self.settle_s = number(word, value)?,
             "--seconds" => self.seconds = Some(number(word, value)?),
             "--json" => self.json = Some(value.to_string()),
+            "--plot" => self.plot = Some(value.to_string()),
             "--export" => self.export = Some(value.to_string()),
             "--beside" => self.beside = Some(value.to_string()),
             "--shape" => {

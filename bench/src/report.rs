@@ -3,10 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::course;
 use crate::data::DataSet;
 use crate::disk::DiskUsage;
 use crate::load::LoadResult;
 use crate::options::Options;
+use crate::plot;
 use crate::queries::QueryResult;
 use crate::whole::WholeRead;
 
@@ -117,6 +119,9 @@ impl Report {
                 whole.wrong.clone().unwrap_or_else(|| "right".into()),
             );
         }
+        if let Some(load) = self.load.as_ref().filter(|load| !load.course.is_empty()) {
+            out.push_str(&course::table(&load.course));
+        }
         if !self.queries.is_empty() {
             let names = PARTS.map(|(name, _)| format!("{name}, ms")).join(" | ");
             let _ = writeln!(
@@ -141,6 +146,12 @@ impl Report {
         out
     }
 
+    /// Returns the picture of the course of loading; `None` if no points were taken.
+    pub fn course_svg(&self) -> Option<String> {
+        let course = self.load.as_ref().map(|load| &*load.course);
+        course.filter(|course| !course.is_empty()).map(plot::svg)
+    }
+
     /// Returns the results as one JSON document.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
@@ -154,11 +165,12 @@ impl Report {
         if let Some(load) = &self.load {
             let _ = write!(
                 out,
-                ",\n  \"load\": {{\"rows_per_s\": {:.0}, \"wall_s\": {:.3}, \"bson_bytes\": {}, \"batch_median_ms\": {:.3}}}",
+                ",\n  \"load\": {{\"rows_per_s\": {:.0}, \"wall_s\": {:.3}, \"bson_bytes\": {}, \"batch_median_ms\": {:.3}, \"course\": {}}}",
                 load.rate(),
                 load.wall.as_secs_f64(),
                 load.bson_bytes,
-                millis(quantile(&load.latencies, 0.5))
+                millis(quantile(&load.latencies, 0.5)),
+                course::json(&load.course)
             );
         }
         if let Some(disk) = &self.disk {

@@ -92,6 +92,11 @@ impl DataSet {
         self.ticks * self.hosts.len()
     }
 
+    /// Returns the memory of all values.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        self.values.len() as u64
+    }
+
     /// Returns the time of a tick.
     pub(crate) fn time_ms(&self, tick: usize) -> i64 {
         START_MS + tick as i64 * self.interval_ms
