@@ -35,17 +35,6 @@ const OF_SHUTDOWN: [ErrorCode; 2] = [
     ErrorCode::ShutdownInProgress,
 ];
 
-/// Errors that say that this server is no primary, or will not be one.
-const OF_STATE_CHANGES: [ErrorCode; 7] = [
-    ErrorCode::NotWritablePrimary,
-    ErrorCode::NotPrimaryNoSecondaryOk,
-    ErrorCode::NotPrimaryOrSecondary,
-    ErrorCode::InterruptedAtShutdown,
-    ErrorCode::InterruptedDueToReplStateChange,
-    ErrorCode::PrimarySteppedDown,
-    ErrorCode::ShutdownInProgress,
-];
-
 /// The label of errors after which a driver repeats a write.
 pub(super) const RETRYABLE: &str = "RetryableWriteError";
 
@@ -95,7 +84,7 @@ pub(super) fn with_topology(services: &Services, request: &Request, mut error: E
     if services.replica_set.is_none() {
         return error;
     }
-    if OF_STATE_CHANGES.contains(&error.code) {
+    if error.code.is_of_state_change() {
         if !OF_SHUTDOWN.contains(&error.code) {
             error = error.with_detail("topologyVersion", topology_version(services));
         }
@@ -133,7 +122,7 @@ pub(super) fn is_retryable(request: &Request, code: ValueRef<'_>) -> bool {
     let code = code
         .as_exact_i64()
         .and_then(|code| i32::try_from(code).ok());
-    is_repeatable && code.is_some_and(|code| OF_STATE_CHANGES.contains(&ErrorCode(code)))
+    is_repeatable && code.is_some_and(|code| ErrorCode(code).is_of_state_change())
 }
 
 /// Returns the version of this server's description.

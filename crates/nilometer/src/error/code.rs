@@ -755,6 +755,20 @@ impl ErrorCode {
             None => format!("Location{}", self.0),
         }
     }
+
+    /// True if the code says that this server is no primary, or will not be one: drivers look for another one.
+    pub(crate) fn is_of_state_change(self) -> bool {
+        matches!(
+            self,
+            Self::NotWritablePrimary
+                | Self::NotPrimaryNoSecondaryOk
+                | Self::NotPrimaryOrSecondary
+                | Self::InterruptedAtShutdown
+                | Self::InterruptedDueToReplStateChange
+                | Self::PrimarySteppedDown
+                | Self::ShutdownInProgress
+        )
+    }
 }
 
 impl fmt::Display for ErrorCode {

@@ -90,10 +90,11 @@ impl Error {
         self.code == ErrorCode::NotWritablePrimary
     }
 
-    /// True for an error of the whole command, never of one of its documents: drivers look for it there. After a takeover nothing
-    /// succeeds any more, and a transaction that conflicts, or is too large, is aborted.
+    /// True for an error of the whole command, never of one of its documents: drivers look for it there. After a takeover, a
+    /// step-down or a shutdown nothing succeeds any more, and drivers repeat the command elsewhere if its error has the label for
+    /// that; a transaction that conflicts, or is too large, is aborted.
     pub(crate) fn is_of_command(&self) -> bool {
-        self.is_takeover()
+        self.code.is_of_state_change()
             || matches!(
                 self.code,
                 ErrorCode::WriteConflict | ErrorCode::TransactionTooLarge

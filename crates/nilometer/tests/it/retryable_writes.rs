@@ -406,3 +406,41 @@ fn a_member_that_is_no_primary_refuses_writes_and_unprepared_reads() {
     let config = fixture.reply_on("admin", doc! { "replSetGetConfig": 1 });
     assert!(show(&config).contains(r#""_id":"rs""#));
 }
+
+#[test]
+fn writes_on_storage_that_has_ended_may_be_repeated_elsewhere() {
+    let mut fixture = in_memory();
+    fixture.run(insert(&[1]));
+    fixture.run(doc! { "create": "ts", "timeseries": doc! { "timeField": "t", "metaField": "m" } });
+    // As while a server that ends hands over: a command that was let in before finds the storage closed.
+    fixture.database.hand_over().unwrap();
+    let measurement = doc! { "t": Value::DateTime(1_700_000_000_000_i64), "m": 1 };
+    let change = doc! { "$inc": doc! { "v": 1 } };
+    let ops = |op: Document| doc! { "bulkWrite": 1, "ops": array![op], "nsInfo": array![doc! { "ns": "test.c" }] };
+    let commands = [
+        insert(&[2]),
+        doc! { "insert": "c", "documents": array![doc! { "_id": 3 }, doc! { "_id": 4 }], "ordered": false },
+        doc! { "insert": "ts", "documents": array![measurement] },
+        increment(1),
+        doc! { "delete": "c", "deletes": array![doc! { "q": doc! { "_id": 1 }, "limit": 1 }] },
+        doc! { "findAndModify": "c", "query": doc! { "_id": 1 }, "update": change.clone() },
+        ops(doc! { "insert": 0, "document": doc! { "_id": 5 } }),
+        ops(doc! { "update": 0, "filter": doc! { "_id": 1 }, "updateMods": change }),
+    ];
+    for (number, command) in (1..).zip(commands) {
+        let db = match command.get("bulkWrite").is_missing() {
+            true => "test",
+            false => "admin",
+        };
+        let text = show(&fixture.reply_on(db, numbered(command, 1, number)));
+        // Drivers look for the code and the label in the reply, not in its entries.
+        assert!(
+            text.contains(r#""ok":0"#) && text.contains(r#""code":11600"#),
+            "{text}"
+        );
+        assert!(
+            text.contains("RetryableWriteError") && !text.contains("writeErrors"),
+            "{text}"
+        );
+    }
+}
