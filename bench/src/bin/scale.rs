@@ -172,7 +172,8 @@ impl Map {
         let parts = self.count * 4;
         let step = i64::MAX / parts as i64 * 2;
         for _ in 0..count {
-            let low = i64::MIN + step * numbers.below(parts) as i64;
+            // The product alone may be above the largest number; the sum is not.
+            let low = i64::MIN.wrapping_add(step.wrapping_mul(numbers.below(parts) as i64));
             let to = format!("p{:05}", numbers.below(self.count));
             let range = doc! {
                 "moveRange": "test.ts", "min": doc! {"m.host": low}, "max": doc! {"m.host": low + step},
