@@ -73,13 +73,25 @@ fn chunks_are_moved_by_a_key_or_by_their_bounds() {
     let list: Vec<Value> = (0..10).map(|n| measurement(n, n as i32)).collect();
     cluster.router.run(doc! {"insert": "ts", "documents": list});
     assert_eq!(cluster.counts("ts"), [0, 5, 5]);
+    // `config.collections` and the shell name a time series as its buckets.
+    let buckets = "test.system.buckets.ts";
+    cluster.admin(doc! {"split": buckets, "middle": doc! {"meta.host": 8}});
+    cluster.admin(doc! {"moveRange": buckets, "min": doc! {"meta.host": 8}, "toShard": "p0002"});
+    cluster.admin(doc! {"balancerCollectionStatus": buckets});
+    let list: Vec<Value> = (8..10).map(|n| measurement(n, n as i32)).collect();
+    cluster.router.run(doc! {"insert": "ts", "documents": list});
+    assert_eq!(cluster.counts("ts"), [0, 5, 7]);
+    let whole = doc! {"shardCollection": buckets, "key": doc! {"meta.host": 1}};
+    let reply = cluster.router.reply_on("admin", whole);
+    let text = reply.get("errmsg").as_str().unwrap();
+    assert!(text.contains("time series test.ts"), "{text}");
     let bounds = array![doc! {"meta.host": 1}, doc! {"meta.host": 5}];
     let wrong = doc! {"moveChunk": "test.ts", "bounds": bounds, "to": "p0002"};
     assert_eq!(cluster.admin_code(wrong), 2);
     // What is damaged would be reported by the partition that has it.
     let checked = cluster.router.run(doc! {"validate": "ts"});
     assert!(matches!(checked.get("valid"), ValueRef::Bool(true)));
-    assert_eq!(checked.get("nrecords").as_exact_i64(), Some(10));
+    assert_eq!(checked.get("nrecords").as_exact_i64(), Some(12));
     let raw = checked.get("raw").as_document().unwrap();
     assert_eq!(raw.iter().count(), 3, "{}", show(&checked));
 }
@@ -298,6 +310,40 @@ fn bounds_of_hashed_keys_are_hashes() {
 }
 
 /// An index that one partition cannot have is in none.
+#[test]
+fn a_refused_index_creates_no_collection() {
+    let mut cluster = Cluster::hashed(2, 10, 5);
+    let key = doc! {"a": 1};
+    for (index, code) in [
+        (doc! {"key": key, "name": "a", "bad": 1}, 197),
+        (doc! {"key": doc! {"a": "x"}, "name": "a"}, 67),
+    ] {
+        let create = doc! {"createIndexes": "missing", "indexes": array![index.clone()]};
+        assert_eq!(cluster.router.code(create), code, "{}", show(&index));
+    }
+    let index = doc! {"key": doc! {"a": 1}, "name": "a"};
+    let create = doc! {"createIndexes": "missing", "indexes": array![index], "commitQuorum": 1};
+    assert_eq!(cluster.router.code(create), 2);
+    let listed = cluster
+        .router
+        .run(doc! {"listCollections": 1, "filter": doc! {"name": "missing"}});
+    assert!(cluster.router.rest(listed).is_empty());
+    // What no time series has is said before what the shard key needs.
+    let unique = doc! {"key": doc! {"m.host": 1}, "name": "u", "unique": true};
+    let create = doc! {"createIndexes": "ts", "indexes": array![unique]};
+    let reply = cluster.router.reply_on("test", create);
+    let text = reply.get("errmsg").as_str().unwrap();
+    assert!(!text.contains("shard key"), "{text}");
+}
+
+#[test]
+fn change_streams_are_refused_as_not_supported() {
+    let mut cluster = Cluster::hashed(2, 10, 5);
+    let stream = array![doc! {"$changeStream": doc! {}}];
+    let watch = doc! {"aggregate": "ts", "pipeline": stream, "cursor": doc! {}};
+    assert_eq!(cluster.router.code(watch), 115);
+}
+
 #[test]
 fn an_index_that_cannot_be_built_everywhere_is_built_nowhere() {
     let mut cluster = Cluster::new(2);

@@ -36,6 +36,17 @@ pub(super) fn check_not_planned(database: &Database, stages: &[DocRef<'_>]) -> R
     ))
 }
 
+/// Returns the error of a server without a change log. A router does not become a replica set.
+fn no_log(database: &Database) -> Error {
+    match database.as_router() {
+        None => only_on_sets(),
+        Some(_) => Error::new(
+            ErrorCode::CommandNotSupported,
+            "change streams are not supported on a router",
+        ),
+    }
+}
+
 /// Opens the stream, and returns its first batch.
 pub(super) fn open(
     database: &Database,
@@ -47,7 +58,7 @@ pub(super) fn open(
     let collection = collection_of(args)?;
     let documents = stages_of(args)?;
     let argument = of_pipeline(&documents).unwrap_or_default();
-    let log = database.change_log().ok_or_else(only_on_sets)?;
+    let log = database.change_log().ok_or_else(|| no_log(database))?;
     let (following, splits) = following(documents.get(1..).unwrap_or_default())?;
     let mut stream = parse_options(argument, splits)?;
     stream.of_buckets = collection.is_some_and(|name| name.starts_with(BUCKETS_PREFIX));

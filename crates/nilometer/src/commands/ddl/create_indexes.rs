@@ -81,24 +81,11 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("createIndexes", request.body.as_ref());
-    let namespace = Namespace::new(
-        context.database_name(),
-        args.required_string("createIndexes")?,
-    )?;
-    collection_uuid::check(database, &args, &namespace)?;
-    if !args.value("commitQuorum").is_missing() {
-        return Err(Error::bad_value("Standalones cannot specify commitQuorum"));
-    }
+    let namespace = named(database, context, &args)?;
     if let Some(rollup) = database.catalog().rollup(&namespace) {
         return on_rollup(database, context, &args, (&namespace, &rollup));
     }
-    let (target, collection) = find(database, &namespace)?;
-    let place = IndexPlace {
-        target,
-        collection: collection.as_deref(),
-        ignore_unknown: ignores_unknown(&args)?,
-    };
-    let wanted = wanted(descriptions(&args)?, &place)?;
+    let (collection, wanted) = defined(database, &args, &namespace)?;
     let created = collection.is_none();
     let collection = match collection {
         Some(found) => found,
@@ -114,6 +101,49 @@ fn run(
         (before, indexes::count(&collection)),
         is_changed.then_some(created),
     ))
+}
+
+/// Fails if the command is refused for what it says. Definitions of indexes of a rollup are checked when they are made.
+pub(in crate::commands) fn check(
+    database: &Database,
+    context: &CommandContext<'_>,
+    request: &Request,
+) -> Result<()> {
+    let args = Args::new("createIndexes", request.body.as_ref());
+    let namespace = named(database, context, &args)?;
+    if database.catalog().rollup(&namespace).is_none() {
+        defined(database, &args, &namespace)?;
+    }
+    Ok(())
+}
+
+/// Returns the collection that a command names.
+fn named(database: &Database, context: &CommandContext<'_>, args: &Args<'_>) -> Result<Namespace> {
+    let namespace = Namespace::new(
+        context.database_name(),
+        args.required_string("createIndexes")?,
+    )?;
+    collection_uuid::check(database, args, &namespace)?;
+    if !args.value("commitQuorum").is_missing() {
+        return Err(Error::bad_value("Standalones cannot specify commitQuorum"));
+    }
+    Ok(namespace)
+}
+
+/// Returns the collection, if there is one, and the indexes that a command defines.
+fn defined(
+    database: &Database,
+    args: &Args<'_>,
+    namespace: &Namespace,
+) -> Result<(Option<Arc<Collection>>, Vec<IndexSpec>)> {
+    let (target, collection) = find(database, namespace)?;
+    let place = IndexPlace {
+        target,
+        collection: collection.as_deref(),
+        ignore_unknown: ignores_unknown(args)?,
+    };
+    let wanted = wanted(descriptions(args)?, &place)?;
+    Ok((collection, wanted))
 }
 
 /// Returns the reply: the number of indexes before and after; `created` says whether the command has created the collection,

@@ -284,7 +284,7 @@ fn collection_status(
 ) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("balancerCollectionStatus", request.body.as_ref());
-    let namespace = sharding::whole_name(&args, "balancerCollectionStatus")?;
+    let namespace = sharding::placed_name(&args, "balancerCollectionStatus")?;
     let placement = router.placement(&namespace);
     let placement = placement.ok_or_else(|| not_sharded(&namespace))?;
     let sharding = placement.sharding.as_ref();

@@ -4,7 +4,7 @@
 
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, doc};
 
-use super::sharding::{change_sharding, whole_name};
+use super::sharding::{change_sharding, placed_name};
 use super::{not_sharded, router_of};
 use crate::args::Args;
 use crate::auth::Action;
@@ -78,7 +78,7 @@ fn shard_version(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("getShardVersion", request.body.as_ref());
-    let namespace = whole_name(&args, "getShardVersion")?;
+    let namespace = placed_name(&args, "getShardVersion")?;
     let placement = router_of(database).placement(&namespace);
     let sharded = placement.as_ref().and_then(|placement| {
         let sharding = placement.sharding.as_ref()?;
@@ -100,7 +100,7 @@ fn merge(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("mergeChunks", request.body.as_ref());
-    let namespace = whole_name(&args, "mergeChunks")?;
+    let namespace = placed_name(&args, "mergeChunks")?;
     let bounds = args.required_array("bounds")?;
     let by = (router_of(database), &context.operation);
     change_sharding(by, &namespace, |sharding| {
@@ -121,7 +121,7 @@ fn merge_all(
 ) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("mergeAllChunksOnShard", request.body.as_ref());
-    let namespace = whole_name(&args, "mergeAllChunksOnShard")?;
+    let namespace = placed_name(&args, "mergeAllChunksOnShard")?;
     let partition = router.number_of(args.required_string("shard")?)?;
     let most = args.integer_at_least("maxNumberOfChunksToMerge", 2)?;
     let most = most.and_then(|most| usize::try_from(most).ok());

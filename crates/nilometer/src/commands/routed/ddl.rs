@@ -14,6 +14,7 @@ use crate::args::Args;
 use crate::catalog::{CatalogEntry, Namespace, is_internal_database};
 use crate::commands::CommandContext;
 use crate::commands::ddl::collection_uuid;
+use crate::commands::ddl::create_indexes as definitions;
 use crate::commands::ddl::rename_collection::whole_name;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -75,6 +76,8 @@ pub(super) fn create_indexes(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
+    // A definition that is refused creates no collection.
+    definitions::check(database, context, request)?;
     let sharding = router.sharding(&namespace);
     let indexes = request.body.get("indexes").as_array();
     for index in indexes.iter().flat_map(|indexes| indexes.iter()) {

@@ -157,13 +157,17 @@ fn not_sharded(namespace: &Namespace) -> Error {
 /// Returns the name of a collection that clients may write.
 fn writable(database: &str, collection: &str) -> Result<Namespace> {
     let namespace = Namespace::new(database, collection)?;
-    if is_internal_database(database) || namespace.timeseries_view().is_some() {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("{namespace} is not written on a router"),
-        ));
-    }
-    Ok(namespace)
+    let reason = match namespace.timeseries_view() {
+        Some(series) => format!("buckets are those of the time series {series}: name that"),
+        None if is_internal_database(database) => {
+            "admin, config and local have only collections of the cluster itself".to_owned()
+        }
+        None => return Ok(namespace),
+    };
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        format!("{namespace} is not written on a router: {reason}"),
+    ))
 }
 
 /// Returns a command for partitions: without the options of every command, which the request to a partition has by itself,

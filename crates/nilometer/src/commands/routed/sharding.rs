@@ -153,6 +153,18 @@ fn shard_map(database: &Database, _: &mut CommandContext<'_>, _: &Request) -> Re
     Ok(doc! {"map": map.finish(), "connStrings": addresses.finish()})
 }
 
+/// Returns the collection of a command about ranges. A time series may be named as its buckets, as `config.collections` does.
+pub(super) fn placed_name(args: &Args<'_>, command: &str) -> Result<Namespace> {
+    let name = args.required_string(command)?;
+    let named = name
+        .split_once('.')
+        .map(|(db, name)| Namespace::new(db, name));
+    match named.transpose()?.and_then(|named| named.timeseries_view()) {
+        Some(series) => super::writable(&series.database, &series.collection),
+        None => whole_name(args, command),
+    }
+}
+
 /// Returns the collection that a command names as `db.coll`.
 pub(super) fn whole_name(args: &Args<'_>, command: &str) -> Result<Namespace> {
     let name = args.required_string(command)?;
@@ -478,7 +490,7 @@ fn move_range(
 ) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("moveRange", request.body.as_ref());
-    let namespace = whole_name(&args, "moveRange")?;
+    let namespace = placed_name(&args, "moveRange")?;
     let partition = router.number_of(args.required_string("toShard")?)?;
     let (min, max) = (args.document("min")?, args.document("max")?);
     let by = (router, &context.operation);
@@ -506,7 +518,7 @@ fn move_chunk(
 ) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("moveChunk", request.body.as_ref());
-    let namespace = whole_name(&args, "moveChunk")?;
+    let namespace = placed_name(&args, "moveChunk")?;
     let partition = router.number_of(args.required_string("to")?)?;
     let named = (args.document("find")?, args.array("bounds")?);
     let by = (router, &context.operation);
@@ -547,7 +559,7 @@ fn split(
 ) -> Result<Document> {
     let router = router_of(database);
     let args = Args::new("split", request.body.as_ref());
-    let namespace = whole_name(&args, "split")?;
+    let namespace = placed_name(&args, "split")?;
     let named = (args.document("find")?, args.array("bounds")?);
     let by = (router, &context.operation);
     let sharding = router.sharding(&namespace);

@@ -23,10 +23,10 @@ enum Named {
 /// A refused command: what it names, and why it is refused.
 type Reason = (&'static str, Named, &'static str);
 
-const NO_ZONES: &str =
-    "zones are not supported: time-series collections have none in MongoDB either";
+const NO_ZONES: &str = "there are no zones; moveRange gives a range of keys to a shard, and sh.disableBalancing keeps it there";
 const NO_COPY: &str = "a collection that is not sharded stays in its partition: shard it, and moveRange moves its ranges";
-const FIXED_PARTITIONS: &str = "the partitions of a cluster are fixed when it is created";
+const FIXED_PARTITIONS: &str = "the partitions of a cluster are fixed when it is created; \
+    they move to a node that is started, and from one that is stopped";
 const AT_ONCE: &str =
     "reshardCollection gives a time series another key at once: nothing runs that could be ended";
 const NO_ORPHANS: &str = "a range moves with its documents in one step, so none are left behind";
