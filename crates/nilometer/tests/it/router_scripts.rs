@@ -51,11 +51,6 @@ const LEFT_OUT: &[LeftOut] = &[
         r#"{"createIndexes": "system.other""#,
         "the text names writes",
     ),
-    (
-        "ddl/create_indexes_refused",
-        r#"{"listCollections""#,
-        "the collection of a refused index is created",
-    ),
     ("ddl/create_over", "", BUCKETS),
     ("ddl/direct_buckets", "", BUCKETS),
     ("ddl/drop", "", BUCKETS),

@@ -295,7 +295,7 @@ fn collection_status(
         true => router.balancing().uneven.contains(&placement.uuid),
         false => {
             let place = (router, &context.operation, &namespace);
-            far_apart(&sizes(place)?, chunk_bytes).is_some()
+            far_apart(&statistics(place)?, chunk_bytes).is_some()
         }
     };
     let is_compliant = sharding.is_exempt || !is_uneven;
@@ -557,30 +557,26 @@ fn merge_chunks((router, operation, namespace): Place<'_>) -> Result<()> {
     })
 }
 
-/// Returns the bytes of a collection in each partition.
-fn sizes(place: Place<'_>) -> Result<Vec<i64>> {
-    let stats = ask(place, &doc! {"collStats": place.2.collection.as_str()})?;
-    Ok(stats
-        .iter()
-        .map(|stats| number(stats.get("size")))
-        .collect())
+/// Returns what each partition says of a collection.
+fn statistics(place: Place<'_>) -> Result<Vec<Document>> {
+    ask(place, &doc! {"collStats": place.2.collection.as_str()})
 }
 
 /// Returns the partitions with the most and the fewest bytes, if they are far apart.
-fn far_apart(sizes: &[i64], chunk_bytes: i64) -> Option<(usize, usize)> {
-    let all = 0..sizes.len();
-    let from = all.clone().max_by_key(|at| sizes[*at])?;
-    let to = all.min_by_key(|at| sizes[*at])?;
-    (sizes[from] - sizes[to] >= CHUNKS_APART * chunk_bytes).then_some((from, to))
+fn far_apart(stats: &[Document], chunk_bytes: i64) -> Option<(usize, usize)> {
+    let size = |at: &usize| number(stats[*at].get("size"));
+    let all = 0..stats.len();
+    let from = all.clone().max_by_key(size)?;
+    let to = all.min_by_key(size)?;
+    (size(&from) - size(&to) >= CHUNKS_APART * chunk_bytes).then_some((from, to))
 }
 
 /// Moves about one chunk from the partition with the most bytes to that with the fewest, if they are far apart. Returns how many
 /// ranges have moved.
 fn balance_documents(place: Place<'_>, sharding: &Sharding, chunk_bytes: i64) -> Result<i64> {
     let (router, operation, namespace) = place;
-    let stats = ask(place, &doc! {"collStats": namespace.collection.as_str()})?;
-    let sizes = stats.iter().map(|stats| number(stats.get("size")));
-    let Some((from, to)) = far_apart(&sizes.collect::<Vec<_>>(), chunk_bytes) else {
+    let stats = statistics(place)?;
+    let Some((from, to)) = far_apart(&stats, chunk_bytes) else {
         return Ok(0);
     };
     let mean = number(stats[from].get("avgObjSize")).max(1);

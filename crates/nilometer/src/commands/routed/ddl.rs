@@ -109,9 +109,9 @@ pub(super) fn create_indexes(
     }
 }
 
-/// Drops the indexes of a `createIndexes` that has failed in a partition, unless the collection had them before: an index that one
-/// partition cannot have would refuse documents in others, and nobody would see it. A partition that cannot be asked keeps it until
-/// the command is repeated.
+/// Drops the indexes of a `createIndexes` that has failed in a partition, unless the collection had them before. An index that is
+/// left in some partitions is not in the catalog of the router, and refuses documents there. A partition that does not answer keeps
+/// the index until the command is repeated.
 fn drop_new_indexes(
     database: &Database,
     context: &CommandContext<'_>,
