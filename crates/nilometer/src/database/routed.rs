@@ -13,8 +13,8 @@ use super::outputs::routed::place_new;
 use super::{Database, HostedPartition, SharedParts};
 use crate::args::Args;
 use crate::catalog::{
-    BUCKETS_PREFIX, CONFIG, Catalog, Namespace, PLACEMENTS_KEYSPACE, TimeseriesOptions,
-    is_internal_database,
+    BUCKETS_PREFIX, CONFIG, Catalog, CatalogEntry, Namespace, PLACEMENTS_KEYSPACE,
+    TimeseriesOptions, is_internal_database,
 };
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, OperationContext, Request};
@@ -172,11 +172,12 @@ impl Database {
     }
 
     /// True if a router that reads the catalog of another should look for a newer one before it runs a command: the command
-    /// is about the catalog, or names a collection that is not in it.
+    /// is about the catalog, or names a collection that is not in it, or is there without a placement: then it was being
+    /// created.
     pub fn asks_for_new_catalog(&self, request: &Request) -> bool {
-        if self.router.is_none() || !self.is_view() {
+        let Some(router) = self.router.as_ref().filter(|_| self.is_view()) else {
             return false;
-        }
+        };
         let name = request.command_name();
         if OF_THE_CATALOG.contains(&name) || writes_output(request) {
             return true;
@@ -192,7 +193,11 @@ impl Database {
         match (database, collection) {
             (Some(database), Some(collection)) if name != "getMore" => {
                 let namespace = Namespace::new(database, collection);
-                namespace.is_ok_and(|namespace| self.catalog.get(&namespace).is_none())
+                namespace.is_ok_and(|namespace| match self.catalog.get(&namespace) {
+                    None => true,
+                    Some(CatalogEntry::View(view)) if !view.is_timeseries() => false,
+                    Some(_) => router.placement(&namespace).is_none(),
+                })
             }
             _ => false,
         }
@@ -253,24 +258,17 @@ impl Collections for RoutedCollections {
         }
         let own = self.own.resolve(db, coll)?;
         let namespace = match own {
-            Resolved::Ordinary(_) | Resolved::TimeSeries(_) => Namespace::new(db, coll)?,
-            Resolved::Absent => {
+            Resolved::Ordinary(_) | Resolved::TimeSeries(_) | Resolved::Absent => {
                 let Ok(namespace) = Namespace::new(db, coll) else {
                     return Ok(own);
                 };
-                // Another router may have created it a moment ago.
-                if self.router.placement(&namespace).is_none()
-                    && let Some(coordinator) = self.router.elsewhere()
-                {
-                    coordinator.catch_up()?;
-                }
                 namespace
             }
             Resolved::Rollup(rollup) => return Ok(self.rollup(Namespace::new(db, coll)?, rollup)),
             _ => return Ok(own),
         };
         // What only the process has, such as `system.profile`, is not placed.
-        Ok(match self.router.placement(&namespace) {
+        Ok(match self.router.newest_placement(&namespace)? {
             None => own,
             Some(placement) => {
                 let router = Arc::clone(&self.router);

@@ -116,6 +116,19 @@ impl Router {
             .filter(|_| self.stored().is_view())
     }
 
+    /// Returns where the documents of a collection are, as [`Self::placement`]. If this router knows no placement, it looks
+    /// for a newer catalog first: another router may have created the collection a moment ago.
+    pub(crate) fn newest_placement(&self, namespace: &Namespace) -> Result<Option<Arc<Placement>>> {
+        let known = self.placement(namespace);
+        match self.elsewhere() {
+            Some(coordinator) if known.is_none() => {
+                coordinator.catch_up()?;
+                Ok(self.placement(namespace))
+            }
+            _ => Ok(known),
+        }
+    }
+
     /// Lets no partition answer requests that follow the placement of the collection, which is about to be replaced. The
     /// caller holds [`Self::lock_changes`].
     pub(crate) fn begin_change(

@@ -46,6 +46,7 @@ mod router_moves;
 mod router_network;
 mod router_ordinary;
 mod router_outputs;
+mod router_pair;
 mod router_rollups;
 mod router_scripts;
 mod router_words;

@@ -8,8 +8,8 @@ use nilometer_bson::{Document, Value, array, doc};
 use crate::random::Random;
 use crate::router::Cluster;
 use crate::router_moves::{FAULTS, Fault, Wire, check, open, reopen, sharded};
+use crate::router_pair::{RouterPair, ok};
 use crate::router_writes::{numbered, with};
-use crate::routers::{Routers, ok};
 use crate::support::{Fixture, show};
 
 const IDS: i32 = 30;
@@ -429,7 +429,7 @@ fn a_document_that_expires_before_its_move_ends_does_not_come_back() {
 
 #[test]
 fn keys_change_through_both_routers_while_others_read() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     let shard = doc! {"shardCollection": "test.c", "key": doc! {"k": 1}, "$db": "admin"};
     ok(&routers.second(), shard);
     for (at, shard) in [(10, "p0001"), (20, "p0002")] {

@@ -1,227 +1,15 @@
 //! Several routers over the same partitions: one has the catalog, the other reads it and is told what has changed.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use nilometer::database::{HostedPartition, LocalPartition};
-use nilometer::router::{
-    Coordinator, Partition, PartitionMove, PendingReply, RouterReport, Tenure,
-};
+use nilometer::database::HostedPartition;
 use nilometer::services::Environment;
-use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
-use nilometer_bson::{Document, ObjectId, Value, array, doc};
-use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceStatistics,
-    MemoryEngine, NewKeyspace, Result, Snapshot, WriteBatch,
-};
+use nilometer_bson::{Document, Value, array, doc};
+use nilometer_storage::{Engine, MemoryEngine};
 
+use crate::router_pair::{RouterPair, ok, run};
 use crate::support::show;
-
-/// An engine as a router sees it that does not have the catalog.
-struct View(Arc<dyn Engine>);
-
-impl Engine for View {
-    fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
-        Err(Error::ReadOnly)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.0.keyspaces()
-    }
-
-    fn drop_keyspace(&self, _: KeyspaceId) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn commit(&self, _: WriteBatch, _: Durability) -> Result<u64> {
-        Err(Error::ReadOnly)
-    }
-
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        self.0.snapshot()
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn settle(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn checkpoint(&self, _: &Path) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn verify(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.0.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.0.statistics()
-    }
-
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn close(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// The reply of another router of this process.
-struct Ready(Option<Document>);
-
-impl PendingReply for Ready {
-    fn wait(&mut self, _: Duration) -> nilometer::Result<Option<Document>> {
-        Ok(self.0.take())
-    }
-}
-
-/// Two routers over the same partitions.
-pub(crate) struct Routers {
-    /// Has the catalog.
-    pub(crate) first: Arc<Database>,
-    second: Arc<Second>,
-    partitions: Vec<Arc<HostedPartition>>,
-}
-
-/// The router that reads the catalog of the first.
-struct Second {
-    engine: Arc<dyn Engine>,
-    first: Arc<Database>,
-    current: OnceLock<RwLock<Arc<Database>>>,
-}
-
-impl Second {
-    fn current(&self) -> Arc<Database> {
-        let current = self.current.get().unwrap().read();
-        Arc::clone(&current.unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Reaches the first router for the second.
-struct ToFirst(Arc<Second>);
-
-impl Coordinator for ToFirst {
-    fn send(&self, request: Request) -> Box<dyn PendingReply> {
-        Box::new(Ready(Some(self.0.first.run_for_router(&request))))
-    }
-
-    fn cluster_id(&self) -> ObjectId {
-        ObjectId([9; 12])
-    }
-
-    fn routers(&self) -> Vec<RouterReport> {
-        let report = |host: &str, seen_ms| RouterReport {
-            host: host.to_owned(),
-            since_ms: 1,
-            seen_ms,
-            only_routes: false,
-        };
-        vec![report("first:1", 5), report("second:2", 6)]
-    }
-
-    fn moves(&self) -> Vec<PartitionMove> {
-        let tenure = Tenure {
-            term: 7,
-            since_ms: 3_000,
-        };
-        vec![PartitionMove {
-            partition: "p1".into(),
-            from: "first:1".into(),
-            to: "second:2".into(),
-            tenure,
-        }]
-    }
-
-    fn catch_up(&self) -> nilometer::Result<()> {
-        let view = Arc::new(View(Arc::clone(&self.0.engine)));
-        let mut current = self.0.current.get().unwrap().write().unwrap();
-        *current = Arc::new(current.router_successor(view)?);
-        Ok(())
-    }
-}
-
-impl Routers {
-    fn new(count: usize) -> Self {
-        let hosted = |_| {
-            let database = Arc::new(Database::in_memory().unwrap());
-            Arc::new(HostedPartition::new(database).unwrap())
-        };
-        let partitions: Vec<Arc<HostedPartition>> = (0..count).map(hosted).collect();
-        let named = || {
-            let named = partitions.iter().enumerate().map(|(at, hosted)| {
-                let name = format!("p{at:04}");
-                Arc::new(LocalPartition::new(&name, Arc::clone(hosted))) as Arc<dyn Partition>
-            });
-            named.collect::<Vec<_>>()
-        };
-        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let first = Database::router(Arc::clone(&engine), Environment::default(), named());
-        let first = Arc::new(first.unwrap());
-        let second = Arc::new(Second {
-            engine: Arc::clone(&engine),
-            first: Arc::clone(&first),
-            current: OnceLock::new(),
-        });
-        let opened = Database::router_among(
-            Arc::new(View(engine)),
-            Environment::default(),
-            std::env::temp_dir(),
-            named(),
-            Arc::new(ToFirst(Arc::clone(&second))),
-        );
-        let opened = RwLock::new(Arc::new(opened.unwrap()));
-        assert!(second.current.set(opened).is_ok());
-        Self {
-            first,
-            second,
-            partitions,
-        }
-    }
-
-    /// Returns a cluster with a time series, sharded by its host, that both routers know.
-    pub(crate) fn sharded(count: usize) -> Self {
-        let routers = Self::new(count);
-        let timeseries = doc! {"timeField": "t", "metaField": "m"};
-        ok(
-            &routers.first,
-            doc! {"create": "ts", "timeseries": timeseries, "$db": "test"},
-        );
-        let shard = doc! {"shardCollection": "test.ts", "key": doc! {"m.host": 1}, "$db": "admin"};
-        ok(&routers.first, shard);
-        routers.catch_up();
-        routers
-    }
-
-    pub(crate) fn second(&self) -> Arc<Database> {
-        self.second.current()
-    }
-
-    fn catch_up(&self) {
-        ToFirst(Arc::clone(&self.second)).catch_up().unwrap();
-    }
-}
-
-fn run(database: &Database, command: Document) -> Document {
-    database.run_command(&mut ClientSession::embedded(), &Request::new(command))
-}
-
-pub(crate) fn ok(database: &Database, command: Document) -> Document {
-    let reply = run(database, command.clone());
-    let is_done =
-        reply.get("ok").as_exact_i64() == Some(1) && reply.get("writeErrors").is_missing();
-    assert!(is_done, "{}: {}", show(&command), show(&reply));
-    reply
-}
 
 fn measurement(at: i64, host: i32) -> Value {
     doc! {"t": Value::DateTime(at * 1000), "m": doc! {"host": host}, "x": at}.into()
@@ -246,9 +34,63 @@ fn move_to(host: i32, shard: &str) -> Document {
     }
 }
 
+/// The catalog of the second router was read while the first one had stored the collection, but not its placement.
+#[test]
+fn a_collection_that_was_being_created_is_looked_up_again() {
+    let stored = |name: &str| {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let one = Database::with_engine(Arc::clone(&engine), Environment::default()).unwrap();
+        let timeseries = doc! {"timeField": "t", "metaField": "m"};
+        let create = doc! {"create": name, "timeseries": timeseries, "$db": "test"};
+        ok(&one, create.clone());
+        let routers = RouterPair::over(engine, 2);
+        ok(&routers.first, create);
+        (0..4).for_each(|at| {
+            let insert =
+                doc! {"insert": name, "documents": array![measurement(at, 1)], "$db": "test"};
+            ok(&routers.first, insert);
+        });
+        routers
+    };
+    let routers = stored("ts");
+    let count_all = doc! {"count": "ts", "$db": "test"};
+    assert!(
+        routers
+            .second()
+            .asks_for_new_catalog(&Request::new(count_all.clone()))
+    );
+    assert_eq!(count(&routers.second(), doc! {}), 4);
+    assert!(
+        !routers
+            .second()
+            .asks_for_new_catalog(&Request::new(count_all))
+    );
+
+    let routers = stored("ts");
+    let lookup = doc! {"from": "ts", "pipeline": array![], "as": "all"};
+    let pipeline = array![
+        doc! {"$documents": array![doc! {"a": 1}]},
+        doc! {"$lookup": lookup},
+        doc! {"$project": doc! {"n": doc! {"$size": "$all"}}},
+    ];
+    let joined = doc! {"aggregate": 1, "pipeline": pipeline, "cursor": doc! {}, "$db": "test"};
+    let reply = ok(&routers.second(), joined);
+    let cursor = reply.get("cursor").as_document().unwrap();
+    let batch = cursor.get("firstBatch").as_array().unwrap();
+    let first = batch.iter().next().and_then(|first| first.as_document());
+    assert_eq!(first.unwrap().get("n").as_exact_i64(), Some(4));
+
+    let routers = stored("ts");
+    let delete = doc! {"delete": 0, "filter": doc! {"m.host": 1}, "multi": true};
+    let ns_info = array![doc! {"ns": "test.ts"}];
+    let bulk = doc! {"bulkWrite": 1, "ops": array![delete], "nsInfo": ns_info, "$db": "admin"};
+    let reply = ok(&routers.second(), bulk);
+    assert_eq!(reply.get("nDeleted").as_exact_i64(), Some(4));
+}
+
 #[test]
 fn a_router_without_the_catalog_sends_changes_to_the_one_that_has_it() {
-    let routers = Routers::new(2);
+    let routers = RouterPair::new(2);
     let second = routers.second();
     assert!(second.is_view() && !routers.first.is_view());
     ok(&second, doc! {"create": "plain", "$db": "test"});
@@ -303,7 +145,7 @@ fn a_router_without_the_catalog_sends_changes_to_the_one_that_has_it() {
 
 #[test]
 fn a_router_asks_for_a_new_catalog_when_it_has_to() {
-    let routers = Routers::sharded(2);
+    let routers = RouterPair::sharded(2);
     let second = routers.second();
     let asks = |command| second.asks_for_new_catalog(&Request::new(command));
     assert!(asks(doc! {"listCollections": 1, "$db": "test"}));
@@ -337,7 +179,7 @@ fn a_router_asks_for_a_new_catalog_when_it_has_to() {
 
 #[test]
 fn an_old_placement_costs_a_repetition_and_never_an_answer() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     let hosts = |from: i64| {
         (0..6)
             .map(|host| measurement(from + i64::from(host), host))
@@ -387,7 +229,7 @@ fn an_old_placement_costs_a_repetition_and_never_an_answer() {
 
 #[test]
 fn a_collection_that_is_sharded_or_dropped_elsewhere() {
-    let routers = Routers::new(3);
+    let routers = RouterPair::new(3);
     let timeseries = doc! {"timeField": "t", "metaField": "m"};
     let create = doc! {"create": "ts", "timeseries": timeseries, "$db": "test"};
     ok(&routers.first, create.clone());
@@ -422,7 +264,7 @@ fn a_collection_that_is_sharded_or_dropped_elsewhere() {
 
 #[test]
 fn a_change_that_failed_half_way_stops_nobody() {
-    let routers = Routers::sharded(2);
+    let routers = RouterPair::sharded(2);
     for (at, database) in [routers.second(), Arc::clone(&routers.first)]
         .iter()
         .enumerate()
@@ -456,7 +298,7 @@ fn a_change_that_failed_half_way_stops_nobody() {
 
 #[test]
 fn a_numbered_write_has_one_effect_through_any_router() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     for host in [2, 4] {
         ok(&routers.first, move_to(host, "p0001"));
     }
@@ -525,7 +367,7 @@ fn a_numbered_write_has_one_effect_through_any_router() {
 #[test]
 fn writes_of_both_routers_while_ranges_move() {
     const ROUNDS: i64 = 40;
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     std::thread::scope(|scope| {
         for writer in 0..4_i64 {
             let routers = &routers;
@@ -562,7 +404,7 @@ fn writes_of_both_routers_while_ranges_move() {
 
 #[test]
 fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     for (host, shard) in [(1, "p0001"), (2, "p0002")] {
         ok(&routers.first, move_to(host, shard));
     }
@@ -635,7 +477,7 @@ fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
 
 #[test]
 fn outputs_through_the_router_without_the_catalog() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     let list: Vec<Value> = (0..30).map(|at| measurement(at, 1)).collect();
     ok(&routers.first, insert(list));
     let write = |stage: Document| {
@@ -675,7 +517,7 @@ fn outputs_through_the_router_without_the_catalog() {
 
 #[test]
 fn outputs_while_another_router_drops_the_target() {
-    let routers = Routers::sharded(2);
+    let routers = RouterPair::sharded(2);
     let list: Vec<Value> = (0..200).map(|at| measurement(at, 1)).collect();
     ok(&routers.first, insert(list));
     let rounds = nilometer_storage::testing::effort(20, 60, 300);
@@ -720,7 +562,7 @@ fn outputs_while_another_router_drops_the_target() {
 
 #[test]
 fn both_routers_write_a_sharded_ordinary_collection_while_ranges_move() {
-    let routers = Routers::sharded(3);
+    let routers = RouterPair::sharded(3);
     let shard = doc! {"shardCollection": "test.c", "key": doc! {"k": 1}, "$db": "admin"};
     ok(&routers.second(), shard);
     let rounds = nilometer_storage::testing::effort(60, 150, 500);

@@ -164,10 +164,10 @@ impl<'b> Parts<'b, '_> {
     fn prepare(&self, namespace: &Namespace, is_creating: bool) -> Result<()> {
         let (database, operation) = (self.bulk.database, self.bulk.operation);
         writable(&namespace.database, &namespace.collection)?;
-        if is_creating {
-            placed(database, operation, self.router, namespace)?;
+        match is_creating {
+            true => placed(database, operation, self.router, namespace).map(drop),
+            false => self.router.newest_placement(namespace).map(drop),
         }
-        Ok(())
     }
 
     /// Keeps the result of one operation.
