@@ -556,7 +556,7 @@ impl Catalog {
     }
 
     /// Fails if a database exists whose name differs from `name` only by case.
-    fn check_database_case(&self, name: &str) -> Result<()> {
+    pub(crate) fn check_database_case(&self, name: &str) -> Result<()> {
         let other = self.find(&|entries| {
             let mut names = entries.keys().map(|namespace| namespace.database.as_str());
             let same = |other: &str| other.eq_ignore_ascii_case(name) && other != name;

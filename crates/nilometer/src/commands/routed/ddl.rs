@@ -361,16 +361,21 @@ pub(super) fn rename_collection(
         // The handler of one server says what is wrong.
         return (context.spec.handler)(database, context, request);
     };
+    // What the partitions would not find wrong.
+    database.catalog().check_database_case(&to.database)?;
     let operation = &context.operation;
     router.begin_change(&from, operation)?;
     router.begin_change(&to, operation)?;
+    let partitions = placement.partitions(router.count());
     if let Some(replaced) = router.placement(&to) {
+        // Those that have the collection replace the target with the renaming: a repetition must not drop what was renamed there.
+        let others = replaced.partitions(router.count()).into_iter();
+        let others: Vec<usize> = others.filter(|p| !partitions.contains(p)).collect();
         let drop = doc! {"drop": to.collection.as_str()};
-        let partitions = replaced.partitions(router.count());
-        router.ask_all(&partitions, &to.database, &drop, operation)?;
+        router.ask_all(&others, &to.database, &drop, operation)?;
     }
     let body = forwarded(request.body.as_ref(), &["collectionUUID"], operation);
-    for partition in placement.partitions(router.count()) {
+    for partition in partitions {
         match router.ask_all(&[partition], "admin", &body, operation) {
             Err(error) if error.code != ErrorCode::NamespaceNotFound => return Err(error),
             _ => {}
