@@ -166,8 +166,12 @@ impl Database {
         let partition = router.number_of(args.required_string("partition")?)?;
         let timeseries = args.document("timeseries")?;
         let timeseries = timeseries.map(TimeseriesOptions::parse).transpose()?;
+        let id = match args.value("contents") {
+            ValueRef::Binary { bytes, .. } => bytes,
+            _ => return Err(Error::bad_value("the contents are missing")),
+        };
         let by = (&*self.collections, router);
-        place_new(by, &target, timeseries.as_ref(), partition)?;
+        place_new(by, &target, timeseries.as_ref(), (partition, id))?;
         Ok(doc! {"ok": 1.0})
     }
 

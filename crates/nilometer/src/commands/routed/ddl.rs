@@ -1,7 +1,14 @@
 //! The catalog of a cluster: the router's own changes, and that of each partition with the collection.
 //!
-//! A new collection is in the router's catalog first, which checks its options; an index is made in the partitions first,
-//! which know the documents; a collection is dropped there first. A command that failed half-way is repeated.
+//! ```text
+//! create     the router's catalog, which checks the options ─► the partition ─► the placement
+//! an index   the partitions, which know the documents ─► the router's catalog
+//! drop       the partitions ─► the placement ─► the router's catalog
+//! ```
+//!
+//! So a collection that has a placement is in its partitions: a write never finds none there, which it would take for one
+//! without options. One in the catalog without a placement is about to be created or dropped, and has no documents. A command
+//! that failed half-way is repeated.
 
 use std::sync::Arc;
 
@@ -16,7 +23,7 @@ use crate::commands::CommandContext;
 use crate::commands::ddl::collection_uuid;
 use crate::commands::ddl::create_indexes as definitions;
 use crate::commands::ddl::rename_collection::whole_name;
-use crate::database::Database;
+use crate::database::{Database, clear, place};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::router::{Placement, Sharding};
@@ -29,31 +36,32 @@ pub(super) fn create(
 ) -> Result<Document> {
     let router = router_of(database);
     let namespace = named(context, request)?;
-    let reply = {
-        let _changes = router.lock_changes();
-        let reply = (context.spec.handler)(database, context, request)?;
-        let is_view = matches!(
-            database.catalog().get(&namespace),
-            Some(CatalogEntry::View(view)) if !view.is_timeseries()
-        );
-        if is_view {
-            // What is a rollup is in the partitions of its series, too.
-            in_partitions(database, context, request, &namespace)?;
-            return Ok(reply);
+    let _changes = router.lock_changes();
+    let was_known = database.catalog().get(&namespace).is_some();
+    let reply = (context.spec.handler)(database, context, request)?;
+    let entry = database.catalog().get(&namespace);
+    if entry.as_ref().is_some_and(is_plain_view) || router.placement(&namespace).is_some() {
+        // What is a rollup is in the partitions of its series, too.
+        in_partitions(database, context, request, &namespace)?;
+    } else {
+        let operation = &context.operation;
+        if was_known {
+            clear((router, operation), &namespace, |_| true)?;
         }
-        if router.placement(&namespace).is_none() {
-            let placement = Placement::whole(router.new_primary(), router.new_uuid());
-            router.set_placement(&namespace, Some(placement))?;
-        }
-        reply
-    };
-    in_partitions(database, context, request, &namespace)?;
+        let create = forwarded(request.body.as_ref(), &["collectionUUID"], operation);
+        place((router, operation), &namespace, &create)?;
+    }
     if let Some(placement) = router.placement(&namespace) {
         // Rollups may have waited for it.
         let partitions = placement.partitions(router.count());
         rollups::spread(database, &context.operation, &namespace, &partitions)?;
     }
     Ok(reply)
+}
+
+/// True for a view that is none of a time series.
+fn is_plain_view(entry: &CatalogEntry) -> bool {
+    matches!(entry, CatalogEntry::View(view) if !view.is_timeseries())
 }
 
 /// Changes of an existing collection, which its partitions make, too.
@@ -279,6 +287,9 @@ pub(super) fn drop_collection(
     let router = router_of(database);
     let namespace = named(context, request)?;
     let _changes = router.lock_changes();
+    // What the partitions do not check.
+    let args = Args::new("drop", request.body.as_ref());
+    collection_uuid::check(database, &args, &namespace)?;
     database
         .catalog()
         .check_has_no_rollups(&namespace, "drop")?;
@@ -288,10 +299,19 @@ pub(super) fn drop_collection(
     let placed = series.as_ref().unwrap_or(&namespace);
     router.begin_change(placed, &context.operation)?;
     in_partitions(database, context, request, &namespace)?;
+    let placement = router.placement(placed);
+    if series.is_none() {
+        match (&placement, database.catalog().get(&namespace)) {
+            (Some(_), _) => router.set_placement(placed, None)?,
+            (None, Some(entry)) if !is_plain_view(&entry) => {
+                clear((router, &context.operation), &namespace, |_| true)?;
+            }
+            (None, _) => {}
+        }
+    }
     let reply = (context.spec.handler)(database, context, request)?;
-    if let Some(placement) = router.placement(placed) {
-        let kept = series.is_some().then(|| Placement::clone(&placement));
-        router.set_placement(placed, kept)?;
+    if let Some(kept) = placement.filter(|_| series.is_some()) {
+        router.set_placement(placed, Some(Placement::clone(&kept)))?;
     }
     Ok(reply)
 }
@@ -318,11 +338,10 @@ pub(super) fn drop_database(
     let all: Vec<usize> = (0..router.count()).collect();
     let body = forwarded(request.body.as_ref(), &[], &context.operation);
     router.ask_all(&all, &name, &body, &context.operation)?;
-    let reply = (context.spec.handler)(database, context, request)?;
     for namespace in of_database() {
         router.set_placement(namespace, None)?;
     }
-    Ok(reply)
+    (context.spec.handler)(database, context, request)
 }
 
 /// `renameCollection`: the partitions of both names first. A repetition passes over those that were done.

@@ -17,7 +17,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::hosted::REPLACE_COMMAND;
-use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::catalog::{Collection, Namespace, TimeseriesOptions};
 use crate::database::collections::StoredCollections;
 use crate::database::routed::RoutedCollections;
 use crate::error::{Error, ErrorCode, Result, location};
@@ -27,8 +27,8 @@ use crate::modify::WriteTarget;
 use crate::operation::{DocumentSequence, OperationContext, Request, RoutedRequest};
 use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
 use crate::router::{
-    GIVEN_SEQUENCE, KeyChange, PLACE_COMMAND, PendingReply, Placement, Router, ShardKey, command,
-    constants, version_asked, wait, write_request,
+    Coordinator, GIVEN_SEQUENCE, KeyChange, PLACE_COMMAND, PendingReply, Placement, Router,
+    ShardKey, command, constants, version_asked, wait, write_request,
 };
 use crate::write::with_id;
 
@@ -147,14 +147,7 @@ struct RoutedReplacement {
 
 impl RoutedReplacement {
     fn command(&self) -> DocumentBuilder {
-        let mut out = DocumentBuilder::new();
-        let id = ValueRef::Binary {
-            subtype: 4,
-            bytes: &self.id,
-        };
-        out.append_ref(REPLACE_COMMAND, id);
-        out.append("target", self.target.collection.as_str());
-        out
+        replacing(&self.id, &self.target)
     }
 
     /// Sends a batch when the one before is stored.
@@ -201,28 +194,32 @@ impl RoutedReplacement {
         }
     }
 
-    /// Puts the target into the catalog of the cluster, in the partition with its contents.
-    fn create(&self, operation: &OperationContext) -> Result<Arc<Placement>> {
+    /// Puts the target into the catalog of the cluster, in the partition with its contents, which are its own then.
+    fn create(&self, operation: &OperationContext) -> Result<()> {
         match self.router.elsewhere() {
             None => {
                 let by = (&*self.own, &*self.router);
-                place_new(by, &self.target, self.timeseries.as_ref(), self.partition)?;
+                let contents = (self.partition, &self.id[..]);
+                place_new(by, &self.target, self.timeseries.as_ref(), contents)
             }
             Some(coordinator) => {
                 let mut place = DocumentBuilder::new();
                 place.append(PLACE_COMMAND, self.target.to_string());
                 place.append("partition", self.router.name(self.partition));
+                let id = ValueRef::Binary {
+                    subtype: 4,
+                    bytes: &self.id,
+                };
+                place.append_ref("contents", id);
                 if let Some(options) = &self.timeseries {
                     place.append("timeseries", options.to_document());
                 }
                 let place = command("admin", place.finish(), operation, None);
                 let placed = wait(&mut *coordinator.send(Request::new(place)), operation);
                 coordinator.catch_up()?;
-                placed?;
+                placed.map(drop)
             }
         }
-        let placement = self.router.placement(&self.target);
-        placement.ok_or_else(|| changed_meanwhile(&self.target))
     }
 
     /// Returns the target's placement, if it is still the collection that is replaced.
@@ -260,10 +257,12 @@ impl Replacement for RoutedReplacement {
         self.await_reply(operation)?;
         let router = Arc::clone(&self.router);
         let _write = router.begin_write();
-        let mut placement = match self.placement.take() {
-            Some(placement) => self.settled(&placement)?,
-            None => self.create(operation)?,
+        let Some(placement) = self.placement.take() else {
+            self.create(operation)?;
+            self.is_finished = true;
+            return Ok(());
         };
+        let mut placement = self.settled(&placement)?;
         for _ in 0..PLACEMENT_CHANGES_MAX {
             let mut body = self.command();
             body.append("finish", true);
@@ -304,12 +303,25 @@ impl Drop for RoutedReplacement {
     }
 }
 
-/// Creates the target of an `$out` in the catalog of the cluster, with a partition that has its contents.
+/// Begins a request about the contents that a partition keeps for an `$out`.
+fn replacing(id: &[u8], target: &Namespace) -> DocumentBuilder {
+    let mut out = DocumentBuilder::new();
+    let id = ValueRef::Binary {
+        subtype: 4,
+        bytes: id,
+    };
+    out.append_ref(REPLACE_COMMAND, id);
+    out.append("target", target.collection.as_str());
+    out
+}
+
+/// Creates the target of an `$out` in the catalog of the cluster. The partition installs the contents that it keeps by this id before
+/// the target has a placement, so nobody writes to it without them.
 pub(in crate::database) fn place_new(
     (own, router): (&StoredCollections, &Router),
     target: &Namespace,
     timeseries: Option<&TimeseriesOptions>,
-    partition: usize,
+    (partition, id): (usize, &[u8]),
 ) -> Result<()> {
     let _changes = router.lock_changes();
     if router.placement(target).is_some() {
@@ -317,7 +329,13 @@ pub(in crate::database) fn place_new(
     }
     let clock = own.services.clock.clone();
     let operation = OperationContext::internal(clock, &target.database);
+    if own.catalog.get(target).is_some() {
+        clear((router, &operation), target, |other| other != partition)?;
+    }
     own.replace(target, timeseries)?.finish(&operation)?;
+    let mut finish = replacing(id, target);
+    finish.append("finish", true);
+    router.ask_all(&[partition], &target.database, &finish.finish(), &operation)?;
     let placement = Placement::whole(partition, router.new_uuid());
     router.set_placement(target, Some(placement))
 }
@@ -507,27 +525,71 @@ pub(crate) fn placed(
     }
     // Views are refused.
     WriteTarget::of(&own.catalog, namespace)?;
-    if router.elsewhere().is_some() {
-        return placed_elsewhere(operation, router, namespace);
+    if let Some(coordinator) = router.elsewhere() {
+        return placed_elsewhere((router, coordinator), operation, namespace);
     }
     let _changes = router.lock_changes();
     if router.placement(namespace).is_none() {
-        own.modify().find_or_create(operation, namespace)?;
-        let placement = Placement::whole(router.new_primary(), router.new_uuid());
-        router.set_placement(namespace, Some(placement))?;
+        if own.catalog.get(namespace).is_some() {
+            clear((router, operation), namespace, |_| true)?;
+        }
+        let collection = match own.catalog.timeseries(namespace) {
+            Some(buckets) => buckets,
+            None => own.modify().find_or_create(operation, namespace)?,
+        };
+        let create = creation_of(namespace, &collection);
+        place((router, operation), namespace, &create)?;
     }
     let placement = router.placement(namespace);
     Ok(placement.expect("it was set under the lock"))
 }
 
+/// Returns the command that creates a collection as the catalog has it.
+fn creation_of(namespace: &Namespace, collection: &Collection) -> Document {
+    let mut create = DocumentBuilder::new();
+    create.append("create", namespace.collection.as_str());
+    create.append_all(collection.options.as_ref());
+    let timeseries = collection.timeseries.as_ref();
+    create.append(
+        "timeseries",
+        timeseries.map(|options| options.to_document()),
+    );
+    create.finish()
+}
+
+/// Makes a collection that is new in the catalog in a partition, and then its placement. The caller holds
+/// [`Router::lock_changes`].
+pub(crate) fn place(
+    by: (&Router, &OperationContext),
+    namespace: &Namespace,
+    create: &Document,
+) -> Result<()> {
+    let router = by.0;
+    let primary = router.new_primary();
+    router.ask_all(&[primary], &namespace.database, create, by.1)?;
+    let placement = Placement::whole(primary, router.new_uuid());
+    router.set_placement(namespace, Some(placement))
+}
+
+/// Drops what interrupted commands have left in partitions of a collection that the catalog has without a placement. The caller holds
+/// [`Router::lock_changes`].
+pub(crate) fn clear(
+    (router, operation): (&Router, &OperationContext),
+    namespace: &Namespace,
+    is_cleared: impl Fn(usize) -> bool,
+) -> Result<()> {
+    let partitions: Vec<usize> = (0..router.count()).filter(|p| is_cleared(*p)).collect();
+    let drop_it = doc! {"drop": namespace.collection.as_str()};
+    let dropped = router.ask_all(&partitions, &namespace.database, &drop_it, operation);
+    dropped.map(drop)
+}
+
 /// Does so at the router that has the catalog.
 fn placed_elsewhere(
+    (router, coordinator): (&Router, &Arc<dyn Coordinator>),
     operation: &OperationContext,
-    router: &Router,
     namespace: &Namespace,
 ) -> Result<Arc<Placement>> {
-    let coordinator = router.elsewhere();
-    let coordinator = coordinator.expect("only a router without the catalog asks another one");
     coordinator.catch_up()?;
     if let Some(placement) = router.placement(namespace) {
         return Ok(placement);
