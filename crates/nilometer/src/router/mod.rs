@@ -272,15 +272,25 @@ impl Router {
         body: &Document,
         operation: &OperationContext,
     ) -> Result<Vec<Document>> {
+        let replies = self.ask_each(partitions, database, body, operation);
+        replies.into_iter().collect()
+    }
+
+    /// Asks several partitions at the same time, and waits for all.
+    pub(crate) fn ask_each(
+        &self,
+        partitions: &[usize],
+        database: &str,
+        body: &Document,
+        operation: &OperationContext,
+    ) -> Vec<Result<Document>> {
         let pending = partitions.iter().map(|partition| {
             let request = command(database, body.clone(), operation, None);
             self.send(*partition, Request::new(request))
         });
         let pending: Vec<_> = pending.collect();
-        let replies = pending
-            .into_iter()
-            .map(|reply| wait(&mut *reply?, operation));
-        let replies: Vec<Result<Document>> = replies.collect();
-        replies.into_iter().collect()
+        let replies = pending.into_iter();
+        let replies = replies.map(|reply| wait(&mut *reply?, operation));
+        replies.collect()
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn drop_indexes(
 ) -> Result<Document> {
     let namespace = named(context, request)?;
     let Some(sharding) = ranged(database, &namespace) else {
-        return change(database, context, request);
+        return drop_named_indexes(database, context, request);
     };
     let list = doc! {"listIndexes": namespace.collection.as_str()};
     let indexes = first_batch(&database.call(&namespace.database, list)?);
@@ -195,7 +195,7 @@ pub(super) fn drop_indexes(
                 format!("{namespace}: the only index that serves the shard key cannot be dropped"),
             ));
         }
-        return change(database, context, request);
+        return drop_named_indexes(database, context, request);
     }
     let fields = |index: &&Document| index.get("key").as_document().map(|key| key.iter().count());
     let kept = indexes.iter().filter(serving).min_by_key(fields);
@@ -210,13 +210,73 @@ pub(super) fn drop_indexes(
             _ => body.append_element(field),
         };
     }
-    let reply = change(database, context, &Request::new(body.finish()))?;
+    let reply = drop_named_indexes(database, context, &Request::new(body.finish()))?;
     let mut shown = DocumentBuilder::extending(reply);
     shown.append(
         "msg",
         "non-_id indexes but that of the shard key dropped for collection",
     );
     Ok(shown.finish())
+}
+
+/// Drops indexes in the partitions, then in the router's catalog: a repetition finds them there, and passes over the partitions that have
+/// dropped them.
+fn drop_named_indexes(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let namespace = named(context, request)?;
+    let _changes = router_of(database).lock_changes();
+    let args = Args::new(request.command_name(), request.body.as_ref());
+    collection_uuid::check(database, &args, &namespace)?;
+    let list = doc! {"listIndexes": namespace.collection.as_str()};
+    let listed = database.call(&namespace.database, list);
+    let indexes = listed.map(|reply| first_batch(&reply)).unwrap_or_default();
+    let is_known = |which: ValueRef<'_>| indexes.iter().any(|index| is_named(index, which));
+    let given = request.body.get("index");
+    let are_known = match given {
+        ValueRef::Array(names) => names.iter().all(is_known),
+        ValueRef::String("*") => true,
+        which => is_known(which),
+    };
+    // The handler of one server says what is wrong.
+    if are_known && !drop_in_partitions(database, context, request, given)? {
+        // A partition drops all that a command names, or none.
+        let each = given.as_array();
+        for which in each.iter().flat_map(|names| names.iter()) {
+            drop_in_partitions(database, context, request, which)?;
+        }
+    }
+    (context.spec.handler)(database, context, request)
+}
+
+/// Drops indexes in the partitions of a collection. False if one of these lacks an index, and has dropped nothing.
+fn drop_in_partitions(
+    database: &Database,
+    context: &CommandContext<'_>,
+    request: &Request,
+    which: ValueRef<'_>,
+) -> Result<bool> {
+    let router = router_of(database);
+    let namespace = named(context, request)?;
+    let Some(placement) = rollups::place_of(database, &namespace) else {
+        return Ok(true);
+    };
+    let (partitions, operation) = (placement.partitions(router.count()), &context.operation);
+    let without = ["collectionUUID", "index"];
+    let body = forwarded(request.body.as_ref(), &without, operation);
+    let mut body = DocumentBuilder::extending(body);
+    body.append_ref("index", which);
+    let replies = router.ask_each(&partitions, &namespace.database, &body.finish(), operation);
+    let mut lack = false;
+    for reply in replies {
+        match reply {
+            Err(error) if error.code == ErrorCode::IndexNotFound => lack = true,
+            reply => drop(reply?),
+        }
+    }
+    Ok(!lack)
 }
 
 /// `collMod`: of the indexes that serve a ranged shard key, one is not hidden.
