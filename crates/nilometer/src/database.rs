@@ -62,7 +62,7 @@ pub(crate) use hosted::AcceptanceMark;
 pub use hosted::HostedPartition;
 use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
-pub(crate) use outputs::routed::{clear, dropped, place, placed};
+pub(crate) use outputs::routed::{clear, create_anew, dropped, place, placed};
 pub use routed::LocalPartition;
 use snapshots::Snapshots;
 pub(crate) use system_collections::ADMIN;

@@ -13,7 +13,7 @@ use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace, TimeseriesOptions};
 use crate::commands::security::authorization::rules;
 use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields, OnRouter};
-use crate::database::Database;
+use crate::database::{Database, create_anew};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::router::{KeyBound, Placement, Router, ShardKey, Sharding};
@@ -207,11 +207,8 @@ fn shard_collection(
             format!("the collection {namespace} is sharded with another key"),
         ));
     }
-    if !key.is_timeseries() {
-        let by = (router, &context.operation);
-        ordinary::check(database, by, &namespace, &placement, (&key, is_unique))?;
-    }
-    spread(database, context, &namespace, &placement, (&key, is_unique))?;
+    spread_checked(database, context, &namespace, &placement, (&key, is_unique))?;
+    let spread_state = state_of(database, &namespace)?;
     drop(changes);
     // No write is on its way by the old placement when its documents are looked for. Writes come before changes: a write may
     // change the placement.
@@ -227,6 +224,10 @@ fn shard_collection(
             format!("the collection {namespace} was changed meanwhile"),
         ));
     }
+    if state_of(database, &namespace)? != spread_state {
+        // The primary alone has what another command has changed since.
+        spread_checked(database, context, &namespace, &placement, (&key, is_unique))?;
+    }
     let operation = &context.operation;
     let is_empty = !ordinary::has_documents(
         (router, operation),
@@ -237,8 +238,7 @@ fn shard_collection(
     let all: Vec<usize> = (0..router.count()).collect();
     rollups::spread(database, operation, &namespace, &all)?;
     let spread_over = is_empty.then(|| router.count());
-    let now_ms = context.operation.now_ms;
-    let mut sharding = Sharding::new(key, placement.primary, spread_over, now_ms);
+    let mut sharding = Sharding::new(key, placement.primary, spread_over, operation.now_ms);
     sharding.is_unique = is_unique;
     let divided = Placement {
         sharding: Some(Arc::new(sharding)),
@@ -290,6 +290,29 @@ fn sharded(namespace: &Namespace) -> Document {
     doc! {"collectionsharded": namespace.to_string()}
 }
 
+/// Returns the options and the indexes of a collection, by which another one of that name, or a change, is found.
+fn state_of(database: &Database, namespace: &Namespace) -> Result<(Vec<u8>, Vec<u8>)> {
+    let create = rollups::creation_of(database, namespace)?;
+    let list = doc! {"listIndexes": namespace.collection.as_str()};
+    let indexes = database.call(&namespace.database, list)?;
+    Ok((create.as_bytes().to_vec(), indexes.as_bytes().to_vec()))
+}
+
+/// Makes the collection, its indexes and that of the shard key in every partition; fails if it cannot have that key.
+fn spread_checked(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    namespace: &Namespace,
+    placement: &Placement,
+    of: (&ShardKey, bool),
+) -> Result<()> {
+    if !of.0.is_timeseries() {
+        let by = (router_of(database), &context.operation);
+        ordinary::check(database, by, namespace, placement, of)?;
+    }
+    spread(database, context, namespace, placement, of)
+}
+
 /// Makes the collection, its indexes and that of the shard key in every partition.
 fn spread(
     database: &Database,
@@ -305,7 +328,7 @@ fn spread(
         .filter(|p| *p != placement.primary)
         .collect();
     let operation = &context.operation;
-    router.ask_all(&others, db, &create, operation)?;
+    create_anew((router, operation), namespace, &others, &create)?;
     let indexes = database.call(db, doc! {"listIndexes": name})?;
     let mut indexes: Vec<Value> = first_batch(&indexes).into_iter().map(Value::from).collect();
     let is_known = indexes

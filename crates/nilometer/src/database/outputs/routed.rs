@@ -28,7 +28,7 @@ use crate::operation::{DocumentSequence, OperationContext, Request, RoutedReques
 use crate::query::source::{DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement};
 use crate::router::{
     Coordinator, GIVEN_SEQUENCE, KeyChange, PLACE_COMMAND, PendingReply, Placement, Router,
-    ShardKey, command, constants, version_asked, wait, write_request,
+    ShardKey, batch_of, command, constants, version_asked, wait, write_request,
 };
 use crate::write::with_id;
 
@@ -582,6 +582,28 @@ pub(crate) fn clear(
     let drop_it = doc! {"drop": namespace.collection.as_str()};
     let dropped = router.ask_all(&partitions, &namespace.database, &drop_it, operation);
     dropped.map(drop)
+}
+
+/// Creates a collection in partitions that have no documents of it by its placement, in the place of what an interrupted command has
+/// left there. Fails if that has documents. The caller holds [`Router::lock_changes`].
+pub(crate) fn create_anew(
+    (router, operation): (&Router, &OperationContext),
+    namespace: &Namespace,
+    partitions: &[usize],
+    create: &Document,
+) -> Result<()> {
+    let (db, name) = (&namespace.database, namespace.collection.as_str());
+    let find = doc! {"find": name, "limit": 1, "singleBatch": true};
+    for reply in router.ask_all(partitions, db, &find, operation)? {
+        if !batch_of(&reply)?.0.is_empty() {
+            return Err(Error::new(
+                ErrorCode::NamespaceExists,
+                format!("a partition has documents of {namespace} that are not of the cluster"),
+            ));
+        }
+    }
+    router.ask_all(partitions, db, &doc! {"drop": name}, operation)?;
+    router.ask_all(partitions, db, create, operation).map(drop)
 }
 
 /// Does so at the router that has the catalog.
