@@ -41,6 +41,7 @@ mod rollups;
 mod router;
 mod router_balancer;
 mod router_indexed;
+mod router_interrupted;
 mod router_key_updates;
 mod router_moves;
 mod router_network;
