@@ -64,6 +64,7 @@ use index_builds::{IndexBuilder, ResumedBuilds};
 use memory::MemoryBudgets;
 pub(crate) use outputs::routed::{clear, create_anew, dropped, place, placed};
 pub use routed::LocalPartition;
+use routed::NewestRouter;
 use snapshots::Snapshots;
 pub(crate) use system_collections::ADMIN;
 use transactions::Transactions;
@@ -97,6 +98,8 @@ pub struct Database {
     disk: Arc<DiskMonitor>,
     /// True if the cursors are those of another database.
     has_successor: AtomicBool,
+    /// The last of the routers that took each other's place.
+    newest: Arc<NewestRouter>,
     /// Stopped when the database is dropped.
     _background: Background,
     /// Stopped when the database is dropped.
@@ -292,6 +295,7 @@ impl Database {
             rollups,
             disk,
             has_successor: AtomicBool::new(false),
+            newest: Arc::default(),
             _background: background,
             _resumed_builds: resumed_builds,
         })

@@ -180,6 +180,9 @@ fn run_placed(
         let max_time_ms = request.body.get("maxTimeMS").as_exact_i64();
         operation.set_time_limit(max_time_ms.and_then(time_limit));
         router.settle(&wanted, &operation)?;
+        // The collection may have other options by now.
+        let newest = database.newest_router();
+        let database = newest.as_deref().unwrap_or(database);
         outcome = run_known(database, session, request, spec, failure);
     }
     outcome

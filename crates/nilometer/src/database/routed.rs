@@ -1,8 +1,9 @@
 //! A database as a router, and as a partition of one.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
@@ -22,7 +23,7 @@ use crate::parameters::MONGODB_VERSION;
 use crate::query::source::{Collections, Outputs, Resolved, RollupSource};
 use crate::router::{
     Coordinator, MOVE_COMMAND, NOTE_COMMAND, PLACE_COMMAND, Partition, PendingReply, Placement,
-    RoutedCollection, Router, SETTLE_COMMAND, read_placement,
+    Placements, RoutedCollection, Router, SETTLE_COMMAND, read_placement,
 };
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, UserName};
@@ -96,24 +97,39 @@ impl Database {
         let (engine, ids) = (database.engine.clone(), database.services.ids.clone());
         let options = options_in(&database.catalog);
         let router = Router::open(partitions, coordinator, engine, ids, options)?;
-        Ok(database.routing_by(Arc::new(router)))
+        let placements = router.shown();
+        Ok(database.routing_by(Arc::new(router), placements))
     }
 
     /// Opens a router in the place of this one, over an engine with another state of the catalog: see
     /// [`Self::successor`].
-    pub fn router_successor(&self, engine: Arc<dyn Engine>) -> Result<Self> {
+    pub fn router_successor(&self, engine: Arc<dyn Engine>) -> Result<Arc<Self>> {
         let Some(router) = &self.router else {
             return Err(Error::bad_value("the database is no router"));
         };
-        let successor = self.successor(engine)?;
+        let mut successor = self.successor(engine)?;
         let options = options_in(&successor.catalog);
-        router.reopen(successor.engine.clone(), options)?;
-        Ok(successor.routing_by(Arc::clone(router)))
+        let placements = router.read_again(successor.engine.clone(), options)?;
+        successor.newest = Arc::clone(&self.newest);
+        let successor = successor.routing_by(Arc::clone(router), Arc::clone(&placements));
+        let successor = Arc::new(successor);
+        // Who sees the placements sees the catalog that they belong to.
+        self.newest.set(&successor);
+        router.show(placements);
+        Ok(successor)
     }
 
-    /// Makes a router of a database that has the catalog.
-    fn routing_by(mut self, router: Arc<Router>) -> Self {
+    /// Returns the router that has taken the place of this one, as the newest catalog is; `None` if there is none. A command that began
+    /// on this one uses it for what it asks of partitions after a placement has changed.
+    pub(crate) fn newest_router(&self) -> Option<Arc<Self>> {
+        let has_successor = self.has_successor.load(Ordering::Acquire);
+        has_successor.then(|| self.newest.get()).flatten()
+    }
+
+    /// Makes a router of a database that has the catalog, by the placements in it.
+    fn routing_by(mut self, router: Arc<Router>, placements: Arc<Placements>) -> Self {
         self.query.collections = Arc::new(RoutedCollections {
+            placements,
             router: Arc::clone(&router),
             services: self.services.clone(),
             own: self.collections.clone(),
@@ -213,6 +229,23 @@ impl Database {
     }
 }
 
+/// The last of the routers of a process that took each other's place.
+#[derive(Default)]
+pub(super) struct NewestRouter(RwLock<Weak<Database>>);
+
+impl NewestRouter {
+    fn set(&self, newest: &Arc<Database>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(newest);
+    }
+
+    fn get(&self) -> Option<Arc<Database>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .upgrade()
+    }
+}
+
 /// True if the last stage of an `aggregate` writes a collection, whose options matter.
 fn writes_output(request: &Request) -> bool {
     let pipeline = request.body.get("pipeline").as_array();
@@ -233,6 +266,8 @@ fn options_in(catalog: &Arc<Catalog>) -> impl Fn(&Namespace) -> Option<Timeserie
 /// The collections of a cluster: the router's own catalog says what there is, partitions have the documents.
 pub(super) struct RoutedCollections {
     pub(super) router: Arc<Router>,
+    /// Those of the router's own catalog. It may have newer ones than the catalog here.
+    placements: Arc<Placements>,
     services: Arc<Services>,
     /// Those of the router's own catalog.
     pub(super) own: Arc<StoredCollections>,
@@ -268,11 +303,11 @@ impl Collections for RoutedCollections {
                 };
                 namespace
             }
-            Resolved::Rollup(rollup) => return Ok(self.rollup(Namespace::new(db, coll)?, rollup)),
+            Resolved::Rollup(rollup) => return self.rollup(Namespace::new(db, coll)?, rollup),
             _ => return Ok(own),
         };
         // What only the process has, such as `system.profile`, is not placed.
-        Ok(match self.router.newest_placement(&namespace)? {
+        Ok(match self.placement(&namespace)? {
             None => own,
             Some(placement) => {
                 let router = Arc::clone(&self.router);
@@ -332,8 +367,17 @@ impl Collections for RoutedCollections {
 }
 
 impl RoutedCollections {
+    /// Returns where the documents of a collection are, by the state of the catalog that has its options; by a newer one if that has no
+    /// placement. A partition refuses one that was replaced.
+    fn placement(&self, namespace: &Namespace) -> Result<Option<Arc<Placement>>> {
+        match self.placements.now().get(namespace) {
+            Some(known) => Ok(Some(Arc::clone(known))),
+            None => self.router.newest_placement(namespace),
+        }
+    }
+
     /// Returns the bins of a rollup: each partition has those of its measurements.
-    fn rollup(&self, namespace: Namespace, rollup: Arc<RollupSource>) -> Resolved {
+    fn rollup(&self, namespace: Namespace, rollup: Arc<RollupSource>) -> Result<Resolved> {
         let (_, buckets) = rollup.series_namespace.split_once('.').unwrap_or_default();
         let series = Namespace {
             database: namespace.database.clone(),
@@ -342,9 +386,9 @@ impl RoutedCollections {
                 .unwrap_or(buckets)
                 .to_owned(),
         };
-        let Some(placement) = self.router.placement(&series) else {
+        let Some(placement) = self.placement(&series)? else {
             // It is about to be dropped, or created.
-            return Resolved::Absent;
+            return Ok(Resolved::Absent);
         };
         let source = RoutedCollection {
             router: Arc::clone(&self.router),
@@ -352,7 +396,7 @@ impl RoutedCollections {
             series: Some((series, rollup.definitions())),
             placement,
         };
-        Resolved::PartitionedRollup(rollup, Arc::new(source))
+        Ok(Resolved::PartitionedRollup(rollup, Arc::new(source)))
     }
 
     /// Returns for each sharded collection what each partition has of it. Nothing is orphaned: a bucket stays where it is, and

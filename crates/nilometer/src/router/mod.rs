@@ -59,17 +59,18 @@ pub(crate) use self::key_changes::{KeyChange, KeyRule, narrowed};
 pub(crate) use self::key_guard::{KeyGuard, key_change_in, key_change_of};
 pub(crate) use self::key_moves::KeyUpdate;
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
-pub(crate) use self::partition::{command, error_of, wait, write_request};
+pub(crate) use self::partition::{checked, command, error_of, wait, write_request};
 pub(crate) use self::partition_cache::PartitionCache;
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};
 pub(crate) use self::source::{RoutedCollection, batch_of, constants};
+pub(crate) use self::stored::Placements;
 pub(crate) use self::versions::{
     ACCEPTED_FIELD, CURSORS_FIELD, MOVE_COMMAND, NOTE_COMMAND, OPENING_FIELD, PLACE_COMMAND,
     RAISE_COMMAND, READS_FIELD, SETTLE_COMMAND, SYNC_COMMAND, stale, version_asked,
 };
 
-use self::stored::{PlacementMap, Placements};
+use self::stored::PlacementMap;
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::IdSource;
@@ -129,16 +130,24 @@ impl Router {
         })
     }
 
-    /// Reads the placements again, from the engine of another database of this router.
-    pub(crate) fn reopen(
+    /// Reads the placements in the engine of another database of this router.
+    pub(crate) fn read_again(
         &self,
         engine: Arc<dyn Engine>,
         options_of: impl Fn(&Namespace) -> Option<TimeseriesOptions>,
-    ) -> Result<()> {
-        let read = Placements::open(engine, &self.names, options_of)?;
+    ) -> Result<Arc<Placements>> {
+        Placements::open(engine, &self.names, options_of).map(Arc::new)
+    }
+
+    /// Follows other placements from now on.
+    pub(crate) fn show(&self, read: Arc<Placements>) {
         let placements = self.placements.write();
-        *placements.unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
-        Ok(())
+        *placements.unwrap_or_else(PoisonError::into_inner) = read;
+    }
+
+    /// Returns the placements that it follows.
+    pub(crate) fn shown(&self) -> Arc<Placements> {
+        self.stored()
     }
 
     fn stored(&self) -> Arc<Placements> {

@@ -51,7 +51,7 @@ pub(crate) fn wait(reply: &mut dyn PendingReply, operation: &OperationContext) -
 }
 
 /// Returns a reply; fails if it reports an error of the whole command.
-fn checked(reply: Document) -> Result<Document> {
+pub(crate) fn checked(reply: Document) -> Result<Document> {
     if reply.get("ok").as_exact_i64() == Some(1) {
         return Ok(reply);
     }

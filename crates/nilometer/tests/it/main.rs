@@ -50,6 +50,7 @@ mod router_outputs;
 mod router_pair;
 mod router_rollups;
 mod router_scripts;
+mod router_stale;
 mod router_words;
 mod router_writes;
 mod routers;

@@ -145,7 +145,7 @@ impl Coordinator for ToFirst {
     fn catch_up(&self) -> nilometer::Result<()> {
         let view = Arc::new(View(Arc::clone(&self.0.engine)));
         let mut current = self.0.current.get().unwrap().write().unwrap();
-        *current = Arc::new(current.router_successor(view)?);
+        *current = current.router_successor(view)?;
         Ok(())
     }
 }

@@ -462,17 +462,12 @@ fn bulk_writes_upserts_and_rollups_through_the_router_without_the_catalog() {
         &routers.first,
         doc! {"create": "hours", "rollup": rollup, "$db": "test"},
     );
-    // A command that has begun by the definition of before fails; it does not merge what is another rollup's.
+    // A command that has begun by the definition of before does not merge what is another rollup's.
     let find = doc! {"find": "hours", "$db": "test"};
-    let refused = run(&routers.second(), find.clone());
-    assert_eq!(
-        refused.get("code").as_exact_i64(),
-        Some(175),
-        "{}",
-        show(&refused)
-    );
-    let found = ok(&routers.second(), find);
-    assert!(show(&found).contains("most: Int32(2)"), "{}", show(&found));
+    for _ in 0..2 {
+        let found = ok(&routers.second(), find.clone());
+        assert!(show(&found).contains("most: Int32(2)"), "{}", show(&found));
+    }
 }
 
 #[test]

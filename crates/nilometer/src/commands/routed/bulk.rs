@@ -16,10 +16,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use super::buffered::BufferedWrites;
 use super::change::{DELETE, Statements, UPDATE};
 use super::insert::{BATCH_BYTES_MAX, Insert, Numbered, WithIds, dropped, placed, unsettled};
-use super::{
-    PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, statement_number,
-    writable,
-};
+use super::{PLACEMENT_CHANGES_MAX, forwarded, number, router_of, statement_number, writable};
 use crate::args::Args;
 use crate::catalog::Namespace;
 use crate::commands::CommandContext;
@@ -347,7 +344,6 @@ impl<'b> Parts<'b, '_> {
             body: self.command(name, namespace).finish(),
             options: &self.bulk.options,
             kind,
-            by_bytes: compares_by_bytes(database, namespace),
             count: self.bulk.ops.len(),
         };
         let done = match statements.run(at, statement.as_ref(), &mut self.buffered) {

@@ -12,7 +12,7 @@ use nilometer_storage::Durability;
 
 use super::buffered::BufferedWrites;
 use super::config_updates;
-use super::insert::{dropped, placed, unsettled, with_index};
+use super::insert::{placed, unsettled, with_index};
 use super::key_updates::{AllowedKey, KeyStep, StatementPlan, change_key};
 use super::{
     PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, router_of, statement_number, sum, writable,
@@ -129,13 +129,19 @@ fn change(
         body,
         options: &QueryOptions::parse(database, operation, &args, None)?,
         kind,
-        by_bytes: compares_by_bytes(database, &namespace),
         count: statements.len(),
     };
-    if placement.sharding.is_none()
-        && let Some(reply) = by.run_whole(&placement, &statements)?
-    {
-        return Ok(reply);
+    if placement.sharding.is_none() {
+        match by.run_whole(&placement, &statements)? {
+            Whole::Done(reply) => return Ok(reply),
+            Whole::Dropped => {
+                // The newest catalog has nothing of the name.
+                let newest = database.newest_router();
+                let database = newest.as_deref().unwrap_or(database);
+                return (context.spec.handler)(database, context, request);
+            }
+            Whole::Sharded => {}
+        }
     }
     let mut buffered = BufferedWrites::new(operation);
     buffered.expect(statements.len());
@@ -242,9 +248,18 @@ pub(super) struct Statements<'c> {
     /// The options of the command.
     pub(super) options: &'c QueryOptions,
     pub(super) kind: &'c Kind,
-    pub(super) by_bytes: bool,
     /// How many statements the client's command has.
     pub(super) count: usize,
+}
+
+/// What became of statements that were sent to the partition of a collection which is not sharded.
+enum Whole {
+    /// The partition has run them, and this is the reply.
+    Done(Document),
+    /// The collection is gone: there is nothing to change.
+    Dropped,
+    /// The collection is sharded by now.
+    Sharded,
 }
 
 /// A statement, and what its attempts have found so far.
@@ -281,25 +296,26 @@ struct StatementRequest<'t> {
 type Answer = std::result::Result<Done, PlacementVersion>;
 
 impl Statements<'_> {
-    /// Runs all statements in the partition of a collection that is not sharded. `None` if it is sharded by now.
-    fn run_whole(
-        &self,
-        placement: &Placement,
-        statements: &[DocRef<'_>],
-    ) -> Result<Option<Document>> {
+    /// Runs all statements in the partition of a collection that is not sharded.
+    fn run_whole(&self, placement: &Placement, statements: &[DocRef<'_>]) -> Result<Whole> {
         let body = with_statements(&self.body, self.kind, statements.iter().copied());
         let mut placement = placement.clone();
         for _ in 0..PLACEMENT_CHANGES_MAX {
             let routed = self.following(&placement);
             let place = (self.router, self.operation, self.namespace);
             match ask_one(place, placement.primary, &body, &routed)? {
-                Ok(reply) => return Ok(Some(without_ok(&reply))),
+                Ok(reply) => return Ok(Whole::Done(without_ok(&reply))),
                 Err(wanted) => self.router.settle(&wanted, self.operation)?,
             }
-            let now = self.router.placement(self.namespace);
-            let now = now.ok_or_else(|| dropped(self.namespace))?;
+            let now = match self.router.placement(self.namespace) {
+                Some(now) => now,
+                None if !statements.iter().any(|one| self.kind.flags(*one).1) => {
+                    return Ok(Whole::Dropped);
+                }
+                None => placed(self.database, self.operation, self.router, self.namespace)?,
+            };
             if now.sharding.is_some() {
-                return Ok(None);
+                return Ok(Whole::Sharded);
             }
             placement = Placement::clone(&now);
         }
@@ -341,12 +357,21 @@ impl Statements<'_> {
     ) -> Result<Next> {
         let place = (self.router, self.operation, self.namespace);
         let (original, changes) = (state.statement, self.kind.changes(state.statement));
-        let Some((placement, targets)) = targets(place, original, self.by_bytes, changes)? else {
+        let by_bytes = compares_by_bytes(self.database, self.namespace);
+        let Some((placement, targets)) = targets(place, original, by_bytes, changes)? else {
+            if state.is_upsert {
+                placed(self.database, self.operation, self.router, self.namespace)?;
+                return Ok(Next::Again);
+            }
             let replies: Vec<Document> = state.replies.values().cloned().collect();
             return Ok(Next::Done(Done::of(&replies)));
         };
+        if compares_by_bytes(self.database, self.namespace) != by_bytes {
+            // The placement is that of another collection of the name.
+            return Ok(Next::Again);
+        }
         let (named, of) = ((original, "q"), (changes, state.is_multi));
-        let targets = (targets, self.by_bytes);
+        let targets = (targets, by_bytes);
         let plan = StatementPlan::of(self.database, place, &placement, named, of, targets);
         let plan = match of_statement(plan)? {
             Ok(plan) => plan,

@@ -3,7 +3,7 @@
 use nilometer_bson::{DocRef, Document};
 
 use super::change::{ask_one, rounds, targets, without, without_ok};
-use super::insert::{dropped, placed, unsettled};
+use super::insert::{placed, unsettled};
 use super::key_updates::{AllowedKey, KeyStep, StatementPlan, change_key};
 use super::{PLACEMENT_CHANGES_MAX, compares_by_bytes, forwarded, number, router_of, writable};
 use crate::args::Args;
@@ -43,7 +43,6 @@ pub(super) fn run(
         place: (router, operation, &namespace),
         original: original.as_ref(),
         is_upsert,
-        by_bytes: compares_by_bytes(database, &namespace),
         new: None,
         allowed: None,
     };
@@ -63,7 +62,6 @@ struct Modification<'m> {
     place: Place<'m>,
     original: DocRef<'m>,
     is_upsert: bool,
-    by_bytes: bool,
     /// The document of an upsert that finds nothing.
     new: Option<Document>,
     /// What the shard key of its document may become.
@@ -76,10 +74,17 @@ impl Modification<'_> {
         let (database, place, original) = (self.database, self.place, self.original);
         let namespace = place.2;
         let changes = original.get("update");
-        let found = targets(place, original, self.by_bytes, changes)?;
-        let (placement, targets) = found.ok_or_else(|| dropped(namespace))?;
+        let by_bytes = compares_by_bytes(database, namespace);
+        let Some((placement, targets)) = targets(place, original, by_bytes, changes)? else {
+            placed(database, place.1, place.0, namespace)?;
+            return Ok(None);
+        };
+        if compares_by_bytes(database, namespace) != by_bytes {
+            // The placement is that of another collection of the name.
+            return Ok(None);
+        }
         let (named, of) = ((original, "query"), (changes, false));
-        let targets = (targets, self.by_bytes);
+        let targets = (targets, by_bytes);
         let plan = StatementPlan::of(database, place, &placement, named, of, targets)?;
         let whole = plan.statement(original);
         let is_divided = placement.sharding.is_some() && self.is_upsert;

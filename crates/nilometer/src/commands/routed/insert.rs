@@ -61,6 +61,9 @@ pub(super) fn placed(
     router: &Router,
     namespace: &Namespace,
 ) -> Result<Arc<Placement>> {
+    // It may have got the catalog since the command began.
+    let newest = database.newest_router();
+    let database = newest.as_deref().unwrap_or(database);
     crate::database::placed(database.collections(), operation, router, namespace)
 }
 

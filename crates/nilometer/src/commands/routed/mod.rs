@@ -220,6 +220,8 @@ fn number(value: ValueRef<'_>) -> i64 {
 
 /// Returns the collation of the command's documents: false if strings are compared by bytes.
 fn compares_by_bytes(database: &Database, namespace: &Namespace) -> bool {
+    let newest = database.newest_router();
+    let database = newest.as_deref().unwrap_or(database);
     let (db, name) = (&namespace.database, &namespace.collection);
     let collation = super::crud::query::default_collation(database, db, name);
     collation.is_ok_and(|collation| collation.is_simple())

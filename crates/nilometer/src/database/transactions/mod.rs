@@ -366,6 +366,7 @@ impl Database {
             rollups: self.rollups.clone(),
             disk: self.disk.clone(),
             has_successor: keeps_cursors.into(),
+            newest: Arc::default(),
             _background: Background::none(),
             _resumed_builds: ResumedBuilds::none(),
         }

@@ -225,7 +225,7 @@ impl Catalog {
             let successor = slot.current().router_successor(Arc::new(view));
             // The next look finds it again.
             let successor = successor.inspect_err(|_| reader.reader.forget())?;
-            slot.replace(Arc::new(successor));
+            slot.replace(successor);
         }
         reader.looked = Some(began);
         Ok(())
@@ -359,7 +359,7 @@ impl CatalogKeeper {
         };
         let successor = slot.current().router_successor(engine.clone());
         let successor = successor.map_err(|error| failure(&self.catalog.url, &error.message))?;
-        slot.replace(Arc::new(successor));
+        slot.replace(successor);
         claim.note_open();
         Ok(Some((claim, engine)))
     }
