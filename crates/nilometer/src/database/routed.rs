@@ -31,16 +31,26 @@ use crate::session::{ClientSession, UserName};
 /// Stages that describe a collection in each partition.
 const OF_COLLECTIONS: [&str; 3] = ["$collStats", "$indexStats", "$planCacheStats"];
 
+/// The stage that describes all sharded collections.
+const DATA_DISTRIBUTION: &str = "$shardedDataDistribution";
+
 /// More documents than such a stage returns: at most one for each index or cached plan.
 const STAGE_DOCUMENTS_MAX: i32 = 100_000;
 
-/// Commands that list what is in the catalog.
-const OF_THE_CATALOG: [&str; 5] = [
+/// Commands that show what is in the catalog, or ask partitions without the version of a placement, which these could refuse.
+const OF_THE_CATALOG: [&str; 12] = [
+    "collStats",
+    "dbStats",
+    "explain",
+    "getShardVersion",
     "listCollections",
     "listDatabases",
     "listIndexes",
+    "refreshRollup",
     "rolesInfo",
+    "rollupStatus",
     "usersInfo",
+    "validate",
 ];
 
 /// Collections of `config` that are stored in the router's own catalog once they have something.
@@ -199,11 +209,11 @@ impl Database {
             return false;
         };
         let name = request.command_name();
-        if OF_THE_CATALOG.contains(&name) || writes_output(request) {
+        let is_of_catalog = OF_THE_CATALOG.contains(&name);
+        if is_of_catalog || writes_output(request) || describes_collection(request) {
             return true;
         }
         let named = match name {
-            "explain" => request.body.get("explain").as_document(),
             "delete" | "findAndModify" | "findandmodify" | "update" => Some(request.body.as_ref()),
             _ if Self::access_of(request) == Access::Read => Some(request.body.as_ref()),
             _ => None,
@@ -215,12 +225,23 @@ impl Database {
                 let namespace = Namespace::new(database, collection);
                 namespace.is_ok_and(|namespace| match self.catalog.get(&namespace) {
                     None => true,
-                    Some(CatalogEntry::View(view)) if !view.is_timeseries() => false,
+                    Some(CatalogEntry::View(view)) if !view.is_timeseries() => {
+                        let rollup = view.rollup.as_ref();
+                        rollup.is_some_and(|rollup| !self.knows_series(database, &rollup.source))
+                    }
                     Some(_) => router.placement(&namespace).is_none(),
                 })
             }
             _ => false,
         }
+    }
+
+    /// True if the router knows where the measurements of a rollup's source are.
+    fn knows_series(&self, database: &str, source: &str) -> bool {
+        let chain = self.catalog.rollup_chain(database, source);
+        let series = chain.and_then(|(_, bottom)| bottom.namespace.timeseries_view());
+        let router = self.router.as_ref();
+        series.is_some_and(|series| router.is_some_and(|r| r.placement(&series).is_some()))
     }
 
     /// Returns the router inside; `None` on a server that has its documents itself.
@@ -252,6 +273,16 @@ fn writes_output(request: &Request) -> bool {
     let last = pipeline.and_then(|stages| stages.iter().last()?.as_document());
     let name = last.and_then(|last| last.iter().next());
     name.is_some_and(|stage| ["$merge", "$out"].contains(&stage.name()))
+}
+
+/// True if the first stage of an `aggregate` asks the partitions of a collection for what they know of it.
+fn describes_collection(request: &Request) -> bool {
+    let pipeline = request.body.get("pipeline").as_array();
+    let first = pipeline.and_then(|stages| stages.iter().next()?.as_document());
+    let name = first.and_then(|first| first.iter().next());
+    name.is_some_and(|stage| {
+        OF_COLLECTIONS.contains(&stage.name()) || stage.name() == DATA_DISTRIBUTION
+    })
 }
 
 /// Returns what finds the options of a time series.
@@ -350,7 +381,7 @@ impl Collections for RoutedCollections {
                 None => self.own.introspect(db, Some(coll), stage, argument, user),
             };
         }
-        if stage == "$shardedDataDistribution" {
+        if stage == DATA_DISTRIBUTION {
             return match (db, coll, argument.is_empty()) {
                 ("admin", None, true) => self.data_distribution(),
                 _ => Err(Error::new(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer::Database;
+use nilometer::{Database, Request};
 use nilometer_bson::{Document, Value, array, doc};
 use nilometer_storage::{Engine, MemoryEngine};
 
@@ -160,6 +160,75 @@ fn writes_to_a_collection_that_was_dropped() {
         assert_eq!(number(&reply, "nUpserted"), Some(1), "{}", show(&reply));
         assert_eq!(count(&routers), Some(1), "{is_sharded}");
     }
+}
+
+#[test]
+fn statistics_of_a_collection_that_was_sharded_and_a_rollup_whose_series_is_new() {
+    let routers = RouterPair::new(3);
+    let group = doc! {"$group": doc! {
+        "_id": doc! {"at": doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}}},
+        "n": doc! {"$count": doc! {}},
+    }};
+    let rollup = doc! {"source": "ts", "pipeline": array![group], "refresh": 0};
+    ok(
+        &routers.first,
+        on(doc! {"create": "hours", "rollup": rollup}),
+    );
+    ok(
+        &routers.first,
+        on(doc! {"insert": "c", "documents": array![doc! {"k": 1}]}),
+    );
+    routers.catch_up();
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    ok(
+        &routers.first,
+        on(doc! {"create": "ts", "timeseries": series}),
+    );
+    let list = array![doc! {"t": Value::DateTime(1000), "m": 1}];
+    ok(&routers.first, on(doc! {"insert": "ts", "documents": list}));
+    let make = doc! {"key": doc! {"k": 1}, "name": "k_1"};
+    ok(
+        &routers.first,
+        on(doc! {"createIndexes": "c", "indexes": array![make]}),
+    );
+    let shard = doc! {"shardCollection": "test.c", "key": doc! {"k": 1}, "$db": "admin"};
+    ok(&routers.first, shard);
+    let high = doc! {
+        "moveRange": "test.c", "min": doc! {"k": 5}, "max": doc! {"k": Value::MaxKey},
+        "toShard": "p0000", "$db": "admin",
+    };
+    let low = doc! {
+        "moveRange": "test.c", "min": doc! {"k": Value::MinKey}, "max": doc! {"k": 5},
+        "toShard": "p0001", "$db": "admin",
+    };
+    ok(&routers.first, high);
+    ok(&routers.first, low);
+    let list = (0..10)
+        .map(|k| doc! {"k": k}.into())
+        .collect::<Vec<Value>>();
+    ok(&routers.first, on(doc! {"insert": "c", "documents": list}));
+
+    let second = routers.second();
+    let asks = |command: Document| second.asks_for_new_catalog(&Request::new(on(command)));
+    assert!(asks(doc! {"find": "hours"}));
+    for command in ["collStats", "validate", "rollupStatus", "refreshRollup"] {
+        let mut of = nilometer_bson::DocumentBuilder::new();
+        of.append(command, "c");
+        assert!(asks(of.finish()), "{command}");
+    }
+    let stats = doc! {"$collStats": doc! {"count": doc! {}}};
+    assert!(asks(
+        doc! {"aggregate": "c", "pipeline": array![stats], "cursor": doc! {}}
+    ));
+    assert!(!asks(doc! {"find": "c"}));
+    // As the server does then.
+    routers.catch_up();
+    let second = routers.second();
+    assert_eq!(batch(&second, doc! {"find": "hours"}).len(), 1);
+    let asks = second.asks_for_new_catalog(&Request::new(on(doc! {"find": "hours"})));
+    assert!(!asks);
+    let reply = ok(&second, on(doc! {"collStats": "c"}));
+    assert_eq!(number(&reply, "count"), Some(11), "{}", show(&reply));
 }
 
 #[test]
