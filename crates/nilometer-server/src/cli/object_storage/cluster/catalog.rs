@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use nilometer::auth::MemberKey;
+use nilometer::commands::error_reply;
 use nilometer::operation::{Clock, SystemClock};
 use nilometer::router::{
     Coordinator, Partition, PartitionMove, PendingReply, RouterReport, Tenure,
@@ -19,7 +20,9 @@ use tracing::{info, warn};
 
 use super::{NodeState, failed, failure, lock};
 use crate::cli::Failure;
-use crate::cluster::{CATALOG, Directory, NodePartition, Nodes, Place, Unit, run_here, send};
+use crate::cluster::{
+    CATALOG, Directory, NodePartition, Nodes, Place, Unit, not_here, run_here, send,
+};
 use crate::database_slot::{DatabaseSlot, NodeRequests};
 
 /// Interval at which a node looks for a newer catalog by itself: so long, users and views that were changed elsewhere may be old.
@@ -55,7 +58,12 @@ struct CatalogUnit(DatabaseSlot);
 
 impl Unit for CatalogUnit {
     fn run(&self, request: &Request) -> Document {
-        self.0.current().run_for_router(request)
+        let router = self.0.current();
+        // The catalog was lost after the request was let in. Nothing has run, so it is looked for elsewhere.
+        match router.is_view() {
+            true => error_reply(&not_here(CATALOG)),
+            false => router.run_for_router(request),
+        }
     }
 }
 
