@@ -2,7 +2,7 @@
 //!
 //! One client for each partition writes and reads what is in it alone, at nodes that stay. The times are printed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, doc};
@@ -13,11 +13,8 @@ use crate::support::Scratch;
 
 const PARTITIONS: i64 = 6;
 
-/// Time without answers from the partitions of a killed node: the target is 8 s on a machine that does nothing else.
-const OUTAGE_MAX: Duration = Duration::from_secs(20);
-
-/// Longest command in a partition of a node that stays, on a busy machine.
-const OTHERS_MAX: Duration = Duration::from_secs(4);
+/// Time without answers from the partitions of a killed node on a busy machine: the target is 8 s on one that does nothing else.
+const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 /// Makes a time series that is spread by a hash of the host. Returns a host of each partition.
 fn prepare(server: &Server) -> Vec<i64> {
@@ -52,8 +49,9 @@ fn partitions_of(server: &Server, at: &Server) -> Vec<i64> {
     own.map(|(_, number)| number).collect()
 }
 
-/// Writes and reads measurements of one host until the end. Returns how many were written, and the longest command.
-fn use_host(port: u16, host: i64, is_ended: &AtomicBool) -> (i64, Duration) {
+/// Writes and reads measurements of one host until the end, and notes how many were written. Returns their number, and the longest
+/// command.
+fn use_host(port: u16, host: i64, is_ended: &AtomicBool, progress: &AtomicI64) -> (i64, Duration) {
     let (mut written, mut longest) = (0, Duration::ZERO);
     while !is_ended.load(Ordering::Relaxed) {
         let time = bson::DateTime::from_millis(written * 1000);
@@ -75,6 +73,7 @@ fn use_host(port: u16, host: i64, is_ended: &AtomicBool) -> (i64, Duration) {
             Some(written),
             "{host}"
         );
+        progress.store(written, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(20));
     }
     (written, longest)
@@ -90,7 +89,7 @@ fn until_done(port: u16, command: &Document) -> (Document, Duration) {
         if reply.get_f64("ok").ok() == Some(1.0) {
             return (reply, began.elapsed());
         }
-        assert!(began.elapsed() < OUTAGE_MAX * 3, "{reply}");
+        assert!(began.elapsed() < OUTAGE_MAX, "{reply}");
     }
 }
 
@@ -109,19 +108,27 @@ fn the_partitions_of_others_answer_while_a_node_is_killed() {
     let lost = partitions_of(&second, &first);
     assert!(!lost.is_empty());
     let is_ended = AtomicBool::new(false);
+    let progress: Vec<AtomicI64> = hosts.iter().map(|_| AtomicI64::new(0)).collect();
+    let mut answered: Vec<bool> = Vec::new();
+    let written = || progress.iter().map(|one| one.load(Ordering::Relaxed));
     let used: Vec<(i64, Duration)> = std::thread::scope(|scope| {
         let ports = [second.port, third.port].into_iter().cycle();
         let users: Vec<_> = hosts
             .iter()
             .zip(ports)
-            .map(|(host, port)| {
+            .zip(&progress)
+            .map(|((host, port), progress)| {
                 let (host, is_ended) = (*host, &is_ended);
-                scope.spawn(move || use_host(port, host, is_ended))
+                scope.spawn(move || use_host(port, host, is_ended, progress))
             })
             .collect();
         std::thread::sleep(Duration::from_secs(2));
         drop(first);
+        let before: Vec<i64> = written().collect();
         until_owned(&second, &[&second, &third]);
+        // One command may have begun before.
+        let both = before.into_iter().zip(written());
+        answered = both.map(|(before, after)| after > before + 1).collect();
         std::thread::sleep(Duration::from_secs(3));
         is_ended.store(true, Ordering::Relaxed);
         let used = users.into_iter().map(|user| user.join().expect("a user"));
@@ -140,7 +147,9 @@ fn the_partitions_of_others_answer_while_a_node_is_killed() {
         PARTITIONS - i64::try_from(lost.len()).expect("a number"),
     );
     assert!(outage < OUTAGE_MAX, "{outage:?}");
-    assert!(others < OTHERS_MAX, "{others:?}");
+    let stayed = (0..).zip(&answered);
+    let mut stayed = stayed.filter(|(number, _)| !lost.contains(number));
+    assert!(stayed.all(|(_, answered)| *answered), "{answered:?}");
     for (host, (written, _)) in hosts.iter().zip(&used) {
         let count = doc! { "count": "ts", "query": { "m.host": *host } };
         let counted = command(&third, count).get_i32("n").map(i64::from).ok();
