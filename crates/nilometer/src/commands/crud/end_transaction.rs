@@ -97,7 +97,7 @@ fn commit(database: &Database, context: &mut CommandContext<'_>, _: &Request) ->
     let transaction = take(&slot, (database, &owner, number))?;
     let record = command.statement(0, StatementKind::Commit);
     record.changed(None, None, None);
-    let ids = database.services().ids.object_ids(operation.now_ms);
+    let ids = database.services().ids.object_ids(operation.now_ms, || 0);
     let new_id = || ids.draw();
     let committed = transaction.commit(
         database,

@@ -87,7 +87,8 @@ pub(crate) fn insert_documents<'a>(
     record: Option<&dyn BatchRecord>,
 ) -> Result<InsertedOrErrors> {
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
-    let ids = ids.object_ids(now_ms);
+    let all = documents.clone();
+    let ids = ids.object_ids(now_ms, move || all.clone().count());
     let new_id = || ids.draw();
     let catalog = database.catalog();
     let options = InsertOptions {
@@ -139,7 +140,13 @@ pub(crate) fn insert_measurements<'a>(
     (database, operation): (&Database, &OperationContext),
     inserts: &[(Arc<Collection>, impl Iterator<Item = DocRef<'a>> + Clone)],
 ) -> Vec<Result<InsertedOrErrors>> {
-    let ids = database.services().ids.object_ids(operation.now_ms);
+    let expected = || {
+        inserts
+            .iter()
+            .map(|(_, documents)| documents.clone().count())
+    };
+    let ids = &database.services().ids;
+    let ids = ids.object_ids(operation.now_ms, || expected().sum());
     let new_id = || ids.draw();
     let options = InsertOptions {
         ordered: false,
