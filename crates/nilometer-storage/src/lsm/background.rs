@@ -220,11 +220,15 @@ fn rest(core: &Core, last: &mut LastWrite) -> Result<()> {
 
 fn flusher(core: &Core) {
     loop {
-        while let Some(tree) = next_flush(core) {
+        while let Some((tree, log_through)) = next_flush(core) {
             if core.work.is_stopping() {
                 return;
             }
-            match core.flush_tree(&tree) {
+            let flushed = match log_through {
+                Some(through) => core.free_log(&tree, through),
+                None => core.flush_tree(&tree),
+            };
+            match flushed {
                 Ok(()) => core.health.set_flush_blocked(None),
                 Err(error) => {
                     if core.may_retry(&tree, error.clone()) {
@@ -245,8 +249,8 @@ fn flusher(core: &Core) {
     }
 }
 
-/// Returns the tree to flush next, if any.
-fn next_flush(core: &Core) -> Option<Arc<Tree>> {
+/// Returns the tree to flush next, if any; if that is for the log alone, also up to which sequence number.
+fn next_flush(core: &Core) -> Option<(Arc<Tree>, Option<u64>)> {
     if core.health.failure().is_some() {
         return None;
     }
@@ -254,7 +258,7 @@ fn next_flush(core: &Core) -> Option<Arc<Tree>> {
         let asked_for = lock(&core.work.state).flush.pop_first();
         match asked_for {
             Some(id) => match core.tree(id) {
-                Ok(tree) => return Some(tree),
+                Ok(tree) => return Some((tree, None)),
                 Err(_) => continue,
             },
             None => break,
@@ -266,14 +270,15 @@ fn next_flush(core: &Core) -> Option<Arc<Tree>> {
         let largest = trees.values().max_by_key(|tree| tree.memory_bytes());
         let largest = largest.filter(|tree| tree.memory_bytes() > 0);
         if let Some(tree) = largest {
-            return Some(Arc::clone(tree));
+            return Some((Arc::clone(tree), None));
         }
     }
-    shorten_log(core)
+    let (tree, through) = shorten_log(core)?;
+    Some((tree, Some(through)))
 }
 
-/// If the log is long, returns the next tree that holds its oldest segment.
-fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
+/// If the log is long, returns the next tree that holds its oldest segment, and its highest sequence number there.
+fn shorten_log(core: &Core) -> Option<(Arc<Tree>, u64)> {
     let options = &core.context.options;
     if core.log.is_resting() {
         if core.log.bytes() <= options.log_rest_bytes {
@@ -292,7 +297,8 @@ fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
     let blockers = core
         .log
         .blockers(|id, sequence| core.is_flushed(id, sequence));
-    blockers.first().and_then(|id| core.tree(*id).ok())
+    let (id, through) = blockers.first()?;
+    Some((core.tree(*id).ok()?, *through))
 }
 
 fn compactor(core: &Core) {

@@ -10,7 +10,8 @@
 //! remove log segments               oldest first, each once all its trees are flushed
 //! ```
 //!
-//! Segments are removed by `flushed_through`, which lives in memory, not by the highest number in the tables of a tree:
+//! The entries of a short-lived keyspace that hold the oldest segment are mostly deleted when the log is long: then nothing is
+//! flushed ([`Core::free_log`]). Segments are removed by `flushed_through`, which lives in memory, not by the highest number in the tables of a tree:
 //! that number falls when a merge removes the newest entries.
 
 use std::sync::Arc;
@@ -55,6 +56,23 @@ impl Core {
         self.remove_flushed_segments()?;
         self.work.note_progress();
         self.work.request_compaction(tree.keyspace.id);
+        Ok(())
+    }
+
+    /// Makes the log up to `through` unnecessary for one tree: flushes it, unless all its entries up to there are deleted or in
+    /// tables.
+    pub(crate) fn free_log(&self, tree: &Arc<Tree>, through: u64) -> Result<()> {
+        let flushing = lock(&tree.flushing);
+        if !tree.needs_no_log(through) {
+            drop(flushing);
+            return self.flush_tree(tree);
+        }
+        // The deletions must survive a crash: what they delete does not.
+        self.log.sync()?;
+        tree.note_flushed(through);
+        drop(flushing);
+        self.remove_flushed_segments()?;
+        self.work.note_progress();
         Ok(())
     }
 

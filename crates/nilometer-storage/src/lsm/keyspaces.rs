@@ -119,7 +119,7 @@ impl Core {
             let blockers = self
                 .log
                 .blockers(|id, through| self.is_flushed(id, through));
-            let Some(id) = blockers.first() else {
+            let Some((id, through)) = blockers.first() else {
                 return Ok(());
             };
             // One flush of each tree is enough: nothing is written any more.
@@ -127,7 +127,7 @@ impl Core {
             if flushed > self.trees().len() {
                 return Ok(());
             }
-            self.flush_tree(&self.tree(*id)?)?;
+            self.free_log(&self.tree(*id)?, *through)?;
         }
     }
 }

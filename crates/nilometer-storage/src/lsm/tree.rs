@@ -72,7 +72,7 @@ pub(crate) struct Tree {
     pub(crate) compacting: Mutex<()>,
     /// Highest sequence number inserted.
     applied_through: AtomicU64,
-    /// Every number up to this one is in tables.
+    /// Every number up to this one is in tables, or its entries are deleted by durable batches.
     flushed_through: AtomicU64,
     /// Rotated and replaced memtables. Once their entries are elsewhere, each is kept until no version refers to it, so
     /// that it is never freed under the tree's lock.
@@ -194,7 +194,7 @@ impl Tree {
         self.applied_through.load(Ordering::Acquire)
     }
 
-    /// Every number up to this one is in tables.
+    /// Every number up to this one is in tables, or its entries are deleted by durable batches.
     pub(crate) fn flushed_through(&self) -> u64 {
         self.flushed_through.load(Ordering::Acquire)
     }
@@ -202,6 +202,26 @@ impl Tree {
     /// Raises [`Tree::flushed_through`] after a flush.
     pub(crate) fn note_flushed(&self, through: u64) {
         self.flushed_through.fetch_max(through, Ordering::AcqRel);
+    }
+
+    /// True if no entry of a batch up to `through` has to be flushed: all are deleted by batches in the log, or in tables. The caller
+    /// holds [`Tree::flushing`].
+    pub(crate) fn needs_no_log(&self, through: u64) -> bool {
+        let Some(write_buffers) = &self.write_buffers else {
+            return false;
+        };
+        // A batch in a sealed log segment may not be inserted yet.
+        if self.applied_through() < through
+            || self.inner.active_memtable().size() > 0
+            || !lock(&self.memtables).sealed.is_empty()
+        {
+            return false;
+        }
+        let write_buffers = lock(write_buffers);
+        let active = Arc::clone(write_buffers.active());
+        let is_flushed = write_buffers.waiting().is_empty();
+        drop(write_buffers);
+        is_flushed && !active.needs_flush(through)
     }
 
     /// Inserts entries of one batch into the active memtable. Returns the bytes they added, and what to do about

@@ -243,6 +243,16 @@ impl WriteBuffer {
         Some(entry.visible_at(at).cloned())
     }
 
+    /// True if an entry put up to `through` is not deleted, or is a mark.
+    pub(crate) fn needs_flush(&self, through: u64) -> bool {
+        let is_needed = |entry: &VersionedEntry| {
+            entry.put_at <= through && (entry.value.is_none() || entry.deleted_at == u64::MAX)
+        };
+        read(&self.groups)
+            .values()
+            .any(|group| group.0.iter().any(is_needed))
+    }
+
     /// Passes every entry still needed to `write`: key, value (`None` for a deletion), sequence number.
     pub(crate) fn write_out(
         &self,

@@ -277,6 +277,9 @@ fn power_loss_takes_nothing_acknowledged() {
 
 const WRITERS: u64 = 3;
 
+/// Batches after which a writer deletes its short-lived entry.
+const SHORT_LIFE: u64 = 4;
+
 fn lose_power(seed: u64) -> u64 {
     let directory = Scratch::new("power");
     let file_system = FaultyFileSystem::new();
@@ -307,6 +310,10 @@ fn lose_power(seed: u64) -> u64 {
                     for id in ids {
                         let length = random.index(900);
                         batch.put(id, key.clone(), random.bytes(length));
+                    }
+                    if let Some(gone) = number.checked_sub(SHORT_LIFE) {
+                        let gone = [writer.to_be_bytes(), gone.to_be_bytes()].concat();
+                        batch.delete(ids[2], gone);
                     }
                     let sync = random.one_in(6);
                     let durability = if sync {
@@ -340,17 +347,17 @@ fn lose_power(seed: u64) -> u64 {
     let view = engine.snapshot().expect("snapshot");
     for writer in 0..WRITERS {
         let (start, end) = (writer.to_be_bytes(), (writer + 1).to_be_bytes());
-        let counts = ids.map(|id| {
+        let keys = ids.map(|id| {
             let scan = view.scan(id, &start, Some(&end), Direction::Forward);
-            let mut count = 0u64;
-            for entry in scan.expect("scan") {
-                let (key, _) = entry.expect("readable");
-                assert_eq!(key[8..], count.to_be_bytes(), "a hole, seed {seed}");
-                count += 1;
-            }
-            count
+            let keys = scan.expect("scan").map(|entry| entry.expect("readable").0);
+            keys.map(|key| key[8..].to_vec()).collect::<Vec<_>>()
         });
-        assert_eq!([counts[0]; 3], counts, "half a batch, seed {seed}");
+        let counts = [&keys[0], &keys[1]].map(|keys| keys.len() as u64);
+        assert_eq!(counts[0], counts[1], "half a batch, seed {seed}");
+        let all = |from: u64| (from..counts[0]).map(|number| number.to_be_bytes().to_vec());
+        let short_lived = counts[0].saturating_sub(SHORT_LIFE);
+        let expected = [0, 0, short_lived].map(|from| all(from).collect::<Vec<_>>());
+        assert!(keys == expected, "a hole, seed {seed}");
         let synced = synced[writer as usize].load(Ordering::Acquire);
         assert!(
             counts[0] >= synced,

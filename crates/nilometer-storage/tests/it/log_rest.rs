@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use nilometer_storage::testing::contract::{TOGETHER, put};
-use nilometer_storage::{Engine, KeyspaceId, LsmEngine, LsmOptions};
+use nilometer_storage::testing::contract::{SHORT_LIVED, TOGETHER, put};
+use nilometer_storage::{
+    Direction, Durability, Engine, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
+};
 
 use crate::support::Scratch;
 
@@ -57,6 +59,46 @@ fn a_log_at_rest_shrinks_and_grows_again() {
         }
         assert_filled(&engine, id);
     }
+}
+
+/// Puts short-lived entries, and deletes each some batches later. Returns the bytes of files of its keyspace.
+fn write_short_lived(engine: &LsmEngine, id: KeyspaceId, numbers: std::ops::Range<u64>) -> u64 {
+    for number in numbers {
+        let mut batch = WriteBatch::new();
+        batch.put(id, number.to_be_bytes().to_vec(), vec![7; 1000]);
+        if let Some(gone) = number.checked_sub(5) {
+            batch.delete(id, gone.to_be_bytes().to_vec());
+        }
+        engine.commit(batch, Durability::Buffered).expect("commit");
+    }
+    engine
+        .keyspace_statistics(id)
+        .expect("statistics")
+        .disk_bytes
+}
+
+#[test]
+fn a_log_of_deleted_entries_shrinks_without_a_flush() {
+    let directory = Scratch::new("log-short-lived");
+    let options = LsmOptions {
+        memory_bytes_max: 1 << 20,
+        ..LsmOptions::tiny()
+    };
+    let log_bytes_max = options.log_bytes_max;
+    let open = || LsmEngine::open(directory.path(), options.clone()).expect("open");
+    let engine = open();
+    let id = engine.create_keyspace("s", SHORT_LIVED).expect("create");
+    assert_eq!(write_short_lived(&engine, id, 0..3000), 0);
+    assert!(engine.statistics().log_bytes <= 2 * log_bytes_max);
+    drop(engine);
+    let engine = open();
+    let view = engine.snapshot().expect("snapshot");
+    let scan = view.scan(id, &[], None, Direction::Forward).expect("scan");
+    let keys: Vec<_> = scan
+        .map(|entry| entry.expect("readable").0.to_vec())
+        .collect();
+    let expected = (2995..3000u64).map(|number| number.to_be_bytes().to_vec());
+    assert_eq!(keys, expected.collect::<Vec<_>>());
 }
 
 #[test]

@@ -347,15 +347,18 @@ impl Log {
         self.lock().unread_from = index;
     }
 
-    /// Returns the keyspaces that prevent removal of the oldest sealed segment.
-    pub(crate) fn blockers(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Vec<KeyspaceId> {
+    /// Returns the keyspaces that prevent removal of the oldest sealed segment, with their highest sequence numbers in it.
+    pub(crate) fn blockers(
+        &self,
+        flushed: impl Fn(KeyspaceId, u64) -> bool,
+    ) -> Vec<(KeyspaceId, u64)> {
         let state = self.lock();
         let Some(oldest) = state.sealed.front() else {
             return Vec::new();
         };
         let holding = oldest.highest.iter();
         let holding = holding.filter(|(id, highest)| !flushed(**id, **highest));
-        holding.map(|(id, _)| *id).collect()
+        holding.map(|(id, highest)| (*id, *highest)).collect()
     }
 
     /// Removes sealed segments, oldest first, whose batches are all in tables.
