@@ -12,11 +12,12 @@
 pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod summarize;
+mod task_queue;
 
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document};
-use nilometer_storage::{Durability, Engine, WriteBatch};
+use nilometer_storage::{Durability, Engine, Snapshot, WriteBatch};
 
 use super::Timeseries;
 use super::bucket_catalog::BucketCatalog;
@@ -84,26 +85,23 @@ pub(crate) struct BucketFolder<'f> {
 }
 
 impl BucketFolder<'_> {
-    /// Writes a bucket's document with its tail below `upto` folded in.
+    /// Adds to `batch` what writes a bucket's document with its tail below `upto` folded in. After an error nothing is added.
     pub(crate) fn fold(
         &self,
-        id: [u8; 12],
-        upto: Option<u32>,
+        snapshot: &dyn Snapshot,
+        batch: &mut WriteBatch,
+        (id, upto): ([u8; 12], Option<u32>),
         target: FoldTarget,
     ) -> Result<FoldResult> {
-        let Self {
-            engine, keyspaces, ..
-        } = *self;
-        let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
+        let keyspaces = self.keyspaces;
+        let parts = read_parts(snapshot, keyspaces, id, upto)?;
         if parts.tail.is_empty() {
             if let (Some(stored), true, FoldTarget::Sealed) = (&parts.stored, parts.in_open, target)
             {
-                let mut batch = WriteBatch::new();
                 let packed = self.store(sealed::load(stored)?.as_ref(), Columns::Packed)?;
                 batch.put(keyspaces.sealed, id.to_vec(), packed);
                 batch.delete(keyspaces.open, id.to_vec());
-                summary::keys::mark(&mut batch, keyspaces, id);
-                engine.commit(batch, Durability::Buffered)?;
+                summary::keys::mark(batch, keyspaces, id);
                 return Ok(FoldResult {
                     written: None,
                     removed: 1,
@@ -114,11 +112,11 @@ impl BucketFolder<'_> {
         match parts.image(id, self.layout)? {
             None => Ok(FoldResult::default()),
             Some(image) if image.has_columns_without_values() => self.fold_exclusively(id, &parts),
-            Some(image) => self.write(id, parts, image, target),
+            Some(image) => self.write(batch, id, parts, image, target),
         }
     }
 
-    /// Folds a bucket with a column that has no value, and leaves that column out. Writers of the open bucket rely on the
+    /// Folds a bucket with a column that has no value, leaves that column out, and commits. Writers of the open bucket rely on the
     /// column's place, so the catalog evicts it first; a bucket with entries in flight is left as it is.
     fn fold_exclusively(&self, id: [u8; 12], parts: &BucketParts) -> Result<FoldResult> {
         let Some((meta, _)) = parts.series(id, self.layout.time_field)? else {
@@ -135,15 +133,19 @@ impl BucketFolder<'_> {
     fn fold_evicted(&self, id: [u8; 12]) -> Result<FoldResult> {
         // Read again: entries in flight have arrived since.
         let parts = read_parts(&*self.engine.snapshot()?, self.keyspaces, id, None)?;
-        match parts.image(id, self.layout)? {
-            Some(image) => self.write(id, parts, image, FoldTarget::Sealed),
-            None => Ok(FoldResult::default()),
-        }
+        let Some(image) = parts.image(id, self.layout)? else {
+            return Ok(FoldResult::default());
+        };
+        let mut batch = WriteBatch::new();
+        let folded = self.write(&mut batch, id, parts, image, FoldTarget::Sealed)?;
+        self.engine.commit(batch, Durability::Buffered)?;
+        Ok(folded)
     }
 
-    /// Writes the document, and deletes the document and the entries it was merged from.
+    /// Adds the document to `all`, and the deletion of the document and the entries it was merged from.
     fn write(
         &self,
+        all: &mut WriteBatch,
         id: [u8; 12],
         parts: BucketParts,
         image: BucketImage,
@@ -189,7 +191,7 @@ impl BucketFolder<'_> {
         for (key, _) in parts.tail {
             batch.delete(keyspaces.tail, key);
         }
-        self.engine.commit(batch, Durability::Buffered)?;
+        all.append(batch);
         Ok(FoldResult {
             written: Some((rows, bytes)),
             removed,

@@ -1,30 +1,32 @@
-//! The maintenance queue: folds and seals buckets behind the inserts.
+//! Maintenance: folds and seals buckets behind the inserts.
 //!
 //! ```text
-//! insert ─► tasks ─► queue ─► one thread ─┬─► fold: waits some seconds, is dropped if the bucket is sealed meanwhile
-//!                      │ full             ├─► seal ─► summarize, when many are sealed or the queue is idle
-//!                      ▼                  └─► idle: the engine compacts keyspaces that lost most of their entries
-//!                 done by the insert
+//! insert ─► tasks ─► task queue ─► one thread ─┬─► fold
+//!                       │ far too many         ├─► seal ─► summarize, when many are sealed or the queue is idle
+//!                       ▼                      └─► idle: the engine compacts keyspaces that lost most of their entries
+//!                  done by the insert
 //! ```
 //!
-//! The queue is bounded: when it is full, the insert performs its task itself, so that writers cannot outrun the folding.
+//! [`task_queue`](super::task_queue) bounds the queue: inserts wait for a part of what is too much, so that writers cannot outrun the folding.
 //! Sealing an idle bucket is skipped then, as a million idle series would make it wait. A fold waits because a bucket that
-//! fills within seconds is then written once, sealed, instead of twice. Tasks lost in a crash are found again at start:
-//! every bucket with a tail is sealed then ([`MaintenanceQueue::seal_unsealed`]).
+//! fills within seconds is then written once, sealed, instead of twice. Several seals share a batch: a commit may wait for the sync of
+//! an insert. Tasks lost in a crash are found again at start: every bucket with a tail is sealed then
+//! ([`MaintenanceQueue::seal_unsealed`]).
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nilometer_storage::{Direction, Engine, KeyspaceId};
+use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, WriteBatch};
 
 use super::summarize::{SummarizeStep, Summarizer};
-use super::{BucketFolder, FoldTarget, registry};
+use super::task_queue::{NextStep, QueuedTask, TaskQueue};
+use super::{BucketFolder, FoldResult, FoldTarget, registry};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask};
+use crate::timeseries::bucket_catalog::{BucketCatalog, MaintenanceTask, SeriesKey};
 use crate::timeseries::cache::interner::Interner;
 use crate::timeseries::cache::prefetch::PrefetchQueue;
 use crate::timeseries::format::bucket_document::Layout;
@@ -33,17 +35,14 @@ use crate::timeseries::format::sealed::Dictionaries;
 use crate::timeseries::format::tail;
 use crate::timeseries::index::maintenance::IndexMaintainer;
 
-/// Tasks in the queue.
-const TASKS_MAX: usize = 4096;
-
 /// Time without a task after which keyspaces are compacted.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Delay of a fold.
-const FOLD_DELAY: Duration = Duration::from_secs(5);
+/// Buckets sealed with one batch, at most.
+const SEALED_TOGETHER_MAX: usize = 32;
 
-/// Folds that are delayed; more are performed at once.
-const DELAYED_FOLDS_MAX: usize = 65_536;
+/// Bytes of a batch after which the next bucket gets another.
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// How long a dropped collection's dictionaries are kept for its readers, at least.
 const DROPPED_KEPT_FOR: Duration = Duration::from_secs(30);
@@ -54,68 +53,6 @@ const UNSUMMARIZED_MAX: usize = 1024;
 /// Removed entries of a keyspace below which it is not compacted.
 const COMPACTED_ENTRIES_MIN: usize = 1000;
 
-enum QueueMessage {
-    Task(Arc<Collection>, MaintenanceTask),
-    /// Answered when everything queued before it is done.
-    Barrier(SyncSender<()>),
-}
-
-type QueuedTask = (Arc<Collection>, MaintenanceTask);
-
-/// Folds that wait, each bucket once, in the order in which they are due.
-#[derive(Default)]
-struct DelayedFolds {
-    waiting: VecDeque<(Instant, QueuedTask)>,
-    buckets: HashSet<([u8; 16], [u8; 12])>,
-}
-
-impl DelayedFolds {
-    /// Delays a fold; returns any other task, and a fold that is too many, to be performed now.
-    fn delay(
-        &mut self,
-        collection: Arc<Collection>,
-        task: MaintenanceTask,
-    ) -> Result<(), QueuedTask> {
-        let bucket = (collection.uuid, task.bucket());
-        if !matches!(task, MaintenanceTask::Fold(..)) {
-            self.buckets.remove(&bucket);
-            return Err((collection, task));
-        }
-        if self.waiting.len() >= DELAYED_FOLDS_MAX {
-            return Err((collection, task));
-        }
-        if self.buckets.insert(bucket) {
-            let due = Instant::now() + FOLD_DELAY;
-            self.waiting.push_back((due, (collection, task)));
-        }
-        Ok(())
-    }
-
-    /// Time until the next is due.
-    fn next_in(&self) -> Option<Duration> {
-        let (due, _) = self.waiting.front()?;
-        Some(due.saturating_duration_since(Instant::now()))
-    }
-
-    /// Takes the next that is due; `None` also if its bucket has been sealed.
-    fn take_due(&mut self) -> Option<QueuedTask> {
-        self.next_in().filter(Duration::is_zero)?;
-        let (_, queued) = self.waiting.pop_front()?;
-        self.take_wanted(&queued).then_some(queued)
-    }
-
-    /// Takes all, due or not.
-    fn take_all(&mut self) -> Vec<QueuedTask> {
-        let all = std::mem::take(&mut self.waiting);
-        let wanted = all.into_iter().map(|(_, queued)| queued);
-        wanted.filter(|queued| self.take_wanted(queued)).collect()
-    }
-
-    fn take_wanted(&mut self, (collection, task): &QueuedTask) -> bool {
-        self.buckets.remove(&(collection.uuid, task.bucket()))
-    }
-}
-
 type Registered = RwLock<HashMap<[u8; 16], Arc<Collection>>>;
 
 /// The queue and its thread. Dropping it ends the thread; queued tasks are left for the next start.
@@ -125,8 +62,18 @@ pub(crate) struct MaintenanceQueue {
     collections: Arc<Registered>,
     /// The queue of a simulation, which has no thread.
     queued: Option<Mutex<Vec<QueuedTask>>>,
-    sender: Option<SyncSender<QueueMessage>>,
+    /// `None` without a thread: each insert performs its own tasks.
+    tasks: Option<Arc<TaskQueue>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Closes a queue when its thread ends, whatever ends it.
+struct ClosedAtEnd(Arc<TaskQueue>);
+
+impl Drop for ClosedAtEnd {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// Entries that were removed from a keyspace since it was compacted.
@@ -180,35 +127,28 @@ impl MaintenanceWorker {
         }
     }
 
-    fn run(&self, messages: &Receiver<QueueMessage>, collections: &Registered) {
-        let mut folds = DelayedFolds::default();
+    fn run(&self, tasks: &TaskQueue, collections: &Registered) {
         loop {
-            let patience = folds.next_in().unwrap_or(IDLE);
-            match messages.recv_timeout(patience) {
-                Ok(QueueMessage::Task(collection, task)) => match folds.delay(collection, task) {
-                    Ok(()) => {}
-                    Err((collection, task)) => {
-                        self.perform(&collection, &task);
-                        self.summarize_noted(collections, UNSUMMARIZED_MAX);
-                    }
-                },
-                Ok(QueueMessage::Barrier(done)) => {
-                    for (collection, task) in folds.take_all() {
-                        self.perform(&collection, &task);
+            match tasks.next(SEALED_TOGETHER_MAX, IDLE) {
+                NextStep::Tasks(next) => {
+                    self.perform(&next);
+                    tasks.note_done(next.len());
+                    self.summarize_noted(collections, UNSUMMARIZED_MAX);
+                }
+                NextStep::Barrier(done) => {
+                    for fold in tasks.take_folds() {
+                        self.perform(&[fold]);
                     }
                     // The waiting thread may be gone.
                     let _ = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => match folds.take_due() {
-                    Some((collection, task)) => self.perform(&collection, &task),
-                    None => {
-                        self.summarize_noted(collections, 1);
-                        if folds.waiting.is_empty() {
-                            self.compact_removed();
-                        }
+                NextStep::Idle => {
+                    self.summarize_noted(collections, 1);
+                    if tasks.has_no_folds() {
+                        self.compact_removed();
                     }
-                },
-                Err(RecvTimeoutError::Disconnected) => return,
+                }
+                NextStep::End => return,
             }
         }
     }
@@ -249,14 +189,28 @@ impl MaintenanceWorker {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Performs a task. A failure is kept for [`MaintenanceQueue::wait`], unless the collection was dropped.
-    fn perform(&self, collection: &Collection, task: &MaintenanceTask) {
-        let Err(error) = self.try_perform(collection, task) else {
+    /// Performs tasks of one collection: a fold, or seals.
+    fn perform(&self, tasks: &[QueuedTask]) {
+        let Some((collection, first)) = tasks.first() else {
             return;
         };
+        let performed = match first {
+            MaintenanceTask::Fold(key, id) => self.fold(collection, key, *id),
+            _ => {
+                let buckets = tasks.iter().map(|(_, task)| task.bucket());
+                self.seal(collection, &buckets.collect::<Vec<_>>())
+            }
+        };
+        if let Err(error) = performed {
+            self.note_failure(collection, first.bucket(), error);
+        }
+    }
+
+    /// Keeps a failure for [`MaintenanceQueue::wait`], unless the collection was dropped.
+    fn note_failure(&self, collection: &Collection, bucket: [u8; 12], error: Error) {
         if error.code == ErrorCode::DataCorruptionDetected {
             // Readers of the bucket get the error; writers use other buckets.
-            self.bucket_catalog.freeze(collection.uuid, task.bucket());
+            self.bucket_catalog.freeze(collection.uuid, bucket);
             return;
         }
         let tail = BucketKeyspaces::of(collection).map(|keyspaces| keyspaces.tail);
@@ -266,7 +220,12 @@ impl MaintenanceWorker {
         }
     }
 
-    fn try_perform(&self, collection: &Collection, task: &MaintenanceTask) -> Result<()> {
+    /// Calls `change` with what folds buckets of a collection, while nobody else rewrites buckets.
+    fn with_folder(
+        &self,
+        collection: &Collection,
+        change: impl FnOnce(&BucketFolder<'_>) -> Result<()>,
+    ) -> Result<()> {
         let _rewriting = self.lock_rewriting();
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
@@ -275,7 +234,7 @@ impl MaintenanceWorker {
         };
         let layout = &Layout::of(collection, options)?;
         let indexes = IndexMaintainer::lock(collection)?;
-        let folder = BucketFolder {
+        change(&BucketFolder {
             engine: &*self.engine,
             bucket_catalog: &self.bucket_catalog,
             dictionaries: &self.dictionaries,
@@ -283,32 +242,80 @@ impl MaintenanceWorker {
             keyspaces,
             indexes: &indexes,
             layout,
-        };
-        let folded = match task {
-            MaintenanceTask::Seal(_, id) | MaintenanceTask::SealIdle(_, id) => {
-                let folded = folder.fold(*id, None, FoldTarget::Sealed)?;
-                if folded.written.is_some() {
-                    self.prefetch.add(collection.uuid, *id);
-                    self.note_marks(collection.uuid, 1);
-                }
-                folded
+        })
+    }
+
+    fn fold(&self, collection: &Collection, key: &SeriesKey, id: [u8; 12]) -> Result<()> {
+        self.with_folder(collection, |folder| {
+            let Some(upto) = self.bucket_catalog.begin_fold(key, id) else {
+                return Ok(());
+            };
+            let mut batch = WriteBatch::new();
+            let snapshot = self.engine.snapshot()?;
+            let of_bucket = (id, Some(upto));
+            let folded = folder.fold(&*snapshot, &mut batch, of_bucket, FoldTarget::Open)?;
+            drop(snapshot);
+            if !batch.is_empty() {
+                self.engine.commit(batch, Durability::Buffered)?;
             }
-            MaintenanceTask::Fold(key, id) => {
-                let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
-                    return Ok(());
-                };
-                let folded = folder.fold(*id, Some(upto), FoldTarget::Open)?;
-                if let Some((rows, bytes)) = folded.written {
-                    self.bucket_catalog.end_fold(key, *id, rows, bytes);
-                }
-                folded
+            if let Some((rows, bytes)) = folded.written {
+                self.bucket_catalog.end_fold(key, id, rows, bytes);
             }
-        };
+            self.note_removed(folder.keyspaces, folded.removed);
+            Ok(())
+        })
+    }
+
+    /// Seals different buckets of one collection. Each that fails is left as it is.
+    fn seal(&self, collection: &Collection, buckets: &[[u8; 12]]) -> Result<()> {
+        self.with_folder(collection, |folder| {
+            let mut left = buckets.iter();
+            while !left.as_slice().is_empty() {
+                let mut batch = WriteBatch::new();
+                let mut sealed = Vec::new();
+                let snapshot = self.engine.snapshot()?;
+                while batch.bytes() < BATCH_BYTES
+                    && let Some(id) = left.next()
+                {
+                    match folder.fold(&*snapshot, &mut batch, (*id, None), FoldTarget::Sealed) {
+                        Ok(folded) => sealed.push((*id, folded)),
+                        Err(error) => self.note_failure(collection, *id, error),
+                    }
+                }
+                drop(snapshot);
+                if !batch.is_empty() {
+                    self.engine.commit(batch, Durability::Buffered)?;
+                }
+                self.note_sealed(collection, folder.keyspaces, &sealed);
+            }
+            Ok(())
+        })
+    }
+
+    fn note_sealed(
+        &self,
+        collection: &Collection,
+        keyspaces: BucketKeyspaces,
+        sealed: &[([u8; 12], FoldResult)],
+    ) {
+        let written = sealed.iter().filter(|(_, folded)| folded.written.is_some());
+        let mut marks = 0;
+        for (id, _) in written {
+            self.prefetch.add(collection.uuid, *id);
+            marks += 1;
+        }
+        if marks > 0 {
+            self.note_marks(collection.uuid, marks);
+        }
+        let removed = sealed.iter().map(|(_, folded)| folded.removed).sum();
+        self.note_removed(keyspaces, removed);
+    }
+
+    fn note_removed(&self, keyspaces: BucketKeyspaces, entries: usize) {
         let mut removed = self.lock_removed();
         let removed = removed.entry(keyspaces.tail).or_default();
         removed.open = Some(keyspaces.open);
-        removed.entries += folded.removed;
-        Ok(())
+        removed.entries += entries;
     }
 
     /// Notes that the summaries of buckets are out of date. Returns the number of such buckets.
@@ -405,24 +412,24 @@ impl MaintenanceQueue {
         dictionaries: Arc<Dictionaries>,
     ) -> Self {
         let worker = Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries));
-        let (sender, messages) = sync_channel(TASKS_MAX);
+        let tasks = Arc::<TaskQueue>::default();
         let collections = Arc::<Registered>::default();
         let thread = std::thread::Builder::new()
             .name("bucket-upkeep".into())
             .spawn({
                 let (worker, collections) = (worker.clone(), collections.clone());
-                move || worker.run(&messages, &collections)
+                let tasks = ClosedAtEnd(tasks.clone());
+                move || worker.run(&tasks.0, &collections)
             });
-        // Without a thread each insert performs its own tasks.
-        let (sender, thread) = match thread {
-            Ok(thread) => (Some(sender), Some(thread)),
+        let (tasks, thread) = match thread {
+            Ok(thread) => (Some(tasks), Some(thread)),
             Err(_) => (None, None),
         };
         Self {
             worker,
             collections,
             queued: None,
-            sender,
+            tasks,
             thread,
         }
     }
@@ -437,7 +444,7 @@ impl MaintenanceQueue {
             worker: Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries)),
             collections: Arc::default(),
             queued: None,
-            sender: None,
+            tasks: None,
             thread: None,
         }
     }
@@ -453,7 +460,7 @@ impl MaintenanceQueue {
             worker: Arc::new(MaintenanceWorker::new(engine, bucket_catalog, dictionaries)),
             collections: Arc::default(),
             queued: Some(Mutex::default()),
-            sender: None,
+            tasks: None,
             thread: None,
         }
     }
@@ -467,9 +474,9 @@ impl MaintenanceQueue {
             return;
         }
         let at = choose(queued.len());
-        let (collection, task) = queued.remove(at);
+        let task = queued.remove(at);
         drop(queued);
-        self.worker.perform(&collection, &task);
+        self.worker.perform(&[task]);
     }
 
     /// Makes a collection known, so that tasks can name it.
@@ -504,32 +511,26 @@ impl MaintenanceQueue {
         known.remove(&uuid);
     }
 
-    /// Queues the tasks that an insert leaves.
-    pub(crate) fn add_all(&self, tasks: Vec<MaintenanceTask>) {
-        for task in tasks {
-            // A dropped collection needs no maintenance.
-            if let Some(collection) = self.collection(task.collection()) {
-                self.add(&collection, task);
-            }
-        }
+    /// Queues the tasks that an insert of this many measurements leaves. Waits if the queue is long: the caller holds no lock.
+    pub(crate) fn add_all(&self, tasks: Vec<MaintenanceTask>, measurements: usize) {
+        // A dropped collection needs no maintenance.
+        let tasks = tasks
+            .into_iter()
+            .filter_map(|task| Some((self.collection(task.collection())?, task)));
+        self.add(tasks.collect(), measurements);
     }
 
-    fn add(&self, collection: &Arc<Collection>, task: MaintenanceTask) {
+    fn add(&self, tasks: Vec<QueuedTask>, measurements: usize) {
         if let Some(queued) = &self.queued {
             let mut queued = queued.lock().unwrap_or_else(PoisonError::into_inner);
-            return queued.push((collection.clone(), task));
+            return queued.extend(tasks);
         }
-        let Some(sender) = &self.sender else {
-            return self.worker.perform(collection, &task);
+        let left = match &self.tasks {
+            Some(queue) => queue.add_all(tasks, measurements),
+            None => tasks,
         };
-        match sender.try_send(QueueMessage::Task(collection.clone(), task)) {
-            Ok(())
-            | Err(TrySendError::Full(QueueMessage::Task(_, MaintenanceTask::SealIdle(..)))) => {}
-            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
-                if let QueueMessage::Task(collection, task) = message {
-                    self.worker.perform(&collection, &task);
-                }
-            }
+        for task in left {
+            self.worker.perform(&[task]);
         }
     }
 
@@ -557,13 +558,18 @@ impl MaintenanceQueue {
             if last != Some(id) {
                 last = Some(id);
                 found += 1;
-                self.add(collection, MaintenanceTask::Seal(collection.uuid, id));
+                self.add_seal(collection, id);
             }
         }
         // A crash may have left marks.
         self.register(collection);
         self.note_marks(collection.uuid, 1);
         Ok(found)
+    }
+
+    fn add_seal(&self, collection: &Arc<Collection>, id: [u8; 12]) {
+        let task = MaintenanceTask::Seal(collection.uuid, id);
+        self.add(vec![(collection.clone(), task)], 0);
     }
 
     /// Closes every open bucket of a collection, seals it, and waits for that.
@@ -576,7 +582,7 @@ impl MaintenanceQueue {
             let scan = snapshot.scan(keyspaces.open, &[], None, Direction::Forward)?;
             for item in scan {
                 if let Ok(id) = <[u8; 12]>::try_from(&item?.0[..]) {
-                    self.add(collection, MaintenanceTask::Seal(collection.uuid, id));
+                    self.add_seal(collection, id);
                 }
             }
         }
@@ -597,12 +603,11 @@ impl MaintenanceQueue {
 
     /// Waits until everything queued so far is done; fails with the last failure of a task.
     pub(crate) fn wait(&self) -> Result<()> {
-        if let Some(sender) = &self.sender {
+        if let Some(queue) = &self.tasks {
             let (done, waiting) = sync_channel(1);
-            if sender.send(QueueMessage::Barrier(done)).is_ok() {
-                // An error means that the thread ended and nothing is left to wait for.
-                let _ = waiting.recv();
-            }
+            queue.add_barrier(done);
+            // An error means that the thread ended and nothing is left to wait for.
+            let _ = waiting.recv();
         }
         self.worker.lock_failure().take().map_or(Ok(()), Err)
     }
@@ -623,7 +628,9 @@ impl MaintenanceQueue {
 
 impl Drop for MaintenanceQueue {
     fn drop(&mut self) {
-        self.sender = None;
+        if let Some(queue) = &self.tasks {
+            queue.close();
+        }
         if let Some(thread) = self.thread.take() {
             // A panic in the thread has been reported where it happened.
             let _ = thread.join();
@@ -633,6 +640,8 @@ impl Drop for MaintenanceQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use nilometer_bson::{Value, doc};
 
     use super::*;

@@ -175,7 +175,7 @@ impl StagedInsert {
         let uuid = self.collection.uuid;
         let bucket_catalog = &timeseries.bucket_catalog;
         let tasks = bucket_catalog.finish(uuid, self.in_flight, committed.is_ok());
-        timeseries.maintenance.add_all(tasks);
+        timeseries.maintenance.add_all(tasks, self.outcome.inserted);
         committed.map(|()| self.outcome)
     }
 }
