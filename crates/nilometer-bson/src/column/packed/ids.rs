@@ -11,8 +11,6 @@
 //! series    varint bytes that follow │ parameter of Rice codes, or SPARSE │ codes
 //! ```
 
-use std::collections::HashMap;
-
 use super::super::delta::{object_id_from_int, object_id_to_int, unzigzag, zigzag};
 use super::{BlockRun, PackedHeader, VALUES_MAX, rice, sparse};
 use crate::column::element::tag;
@@ -184,25 +182,34 @@ fn step(from: u32, to: u32, bits: u32) -> i64 {
 /// Returns the distinct differences, the most frequent first, and the place of each difference among them; `None` if there
 /// are too many.
 fn table_of(differences: &[u64]) -> Option<(Vec<u64>, Vec<u64>)> {
-    let mut counts: HashMap<u64, usize> = HashMap::new();
-    for difference in differences {
-        *counts.entry(*difference).or_default() += 1;
-        if counts.len() > TABLE_MAX {
+    let mut sorted = differences.to_vec();
+    sorted.sort_unstable();
+    let mut counts = Vec::with_capacity(TABLE_MAX);
+    for same in sorted.chunk_by(|a, b| a == b) {
+        if counts.len() == TABLE_MAX {
             return None;
         }
+        counts.extend(same.first().map(|difference| (same.len(), *difference)));
     }
-    let mut table: Vec<u64> = counts.keys().copied().collect();
-    table.sort_unstable_by_key(|difference| {
-        let count = counts.get(difference).copied().unwrap_or_default();
-        (std::cmp::Reverse(count), *difference)
-    });
-    let places: HashMap<u64, u64> = table.iter().copied().zip(0..).collect();
-    let places = differences
-        .iter()
-        .map(|difference| places.get(difference).copied());
-    let places = places.collect::<Option<Vec<u64>>>()?;
+    counts.sort_unstable_by_key(|(count, difference)| (std::cmp::Reverse(*count), *difference));
+    let table: Vec<u64> = counts
+        .into_iter()
+        .map(|(_, difference)| difference)
+        .collect();
     // A table of values that occur once is longer than they are.
-    (!table.is_empty() && table.len() * 2 <= differences.len()).then_some((table, places))
+    if table.is_empty() || table.len() * 2 > differences.len() {
+        return None;
+    }
+    let mut known: Vec<(u64, u64)> = table.iter().copied().zip(0..).collect();
+    known.sort_unstable();
+    let places = differences.iter().map(|difference| {
+        let at = known
+            .binary_search_by_key(difference, |(known, _)| *known)
+            .ok()?;
+        known.get(at).map(|(_, place)| *place)
+    });
+    let places = places.collect::<Option<Vec<u64>>>()?;
+    Some((table, places))
 }
 
 fn write_series(out: &mut Vec<u8>, values: &[u64]) {

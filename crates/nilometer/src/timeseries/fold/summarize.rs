@@ -244,11 +244,16 @@ fn header_of(bucket: &StoredBucket) -> Option<SummaryHeader> {
     let mut columns = Vec::with_capacity(names.len());
     for (at, name) in bucket.shown() {
         let (min, max) = bucket.bounds_at(at);
+        // Only numbers have a total: ids and times are not decoded for it.
+        let total = match (min.is_number(), max.is_number()) {
+            (true, true) => bucket.known_total_at(at).ok()?,
+            _ => None,
+        };
         columns.push(ColumnSummary {
             name: name.clone(),
             min: min.to_value(),
             max: max.to_value(),
-            total: bucket.known_total_at(at).ok()?,
+            total,
             is_constant: constants.contains(name),
             stored: bucket.stored_column_at(at),
         });
