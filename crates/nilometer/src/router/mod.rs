@@ -13,6 +13,7 @@
 //! placement   chunks, history, primaries; `partition_cache` has the partitions of the keys of one batch
 //! stored      the placements in the router's engine
 //! moves       documents of ordinary collections that move between partitions
+//! open_ranges what a statement for many documents has still to change while ranges move
 //! balancing   which ranges go elsewhere so that all partitions are written at one rate
 //! source      collections of the cluster as queries see them
 //! config      the virtual collections of the database `config`
@@ -29,6 +30,7 @@ mod key_guard;
 mod key_moves;
 mod message;
 mod moves;
+mod open_ranges;
 mod partition;
 mod partition_cache;
 mod placement;
@@ -59,6 +61,7 @@ pub(crate) use self::key_changes::{KeyChange, KeyRule, narrowed};
 pub(crate) use self::key_guard::{KeyGuard, key_change_in, key_change_of};
 pub(crate) use self::key_moves::KeyUpdate;
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
+pub(crate) use self::open_ranges::{OpenPart, OpenRanges};
 pub(crate) use self::partition::{checked, command, error_of, wait, write_request};
 pub(crate) use self::partition_cache::PartitionCache;
 pub(crate) use self::placement::{Placement, Sharding};

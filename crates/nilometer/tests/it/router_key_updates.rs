@@ -311,7 +311,7 @@ fn rekey(random: u64, (from, to): (i32, i32), number: i64) -> Document {
 }
 
 /// Runs a command on a router of its own; `meanwhile` runs behind the reply to the request of this number.
-fn run_with(
+pub(crate) fn run_with(
     cluster: &mut Cluster,
     wire: &Arc<Wire>,
     command: &Document,

@@ -12,7 +12,8 @@ use nilometer_bson::{Document, Value, array, doc};
 
 use crate::random::Random;
 use crate::router::Cluster;
-use crate::router_writes::numbered;
+use crate::router_key_updates::run_with;
+use crate::router_writes::{numbered, with};
 use crate::support::{Fixture, show};
 
 /// What happens to a request.
@@ -395,5 +396,66 @@ fn documents_with_one_id_do_not_come_together() {
             .router
             .all(doc! {"find": "c", "filter": doc! {"k": k}});
         assert_eq!(found.len(), 2, "{k}");
+    }
+}
+
+/// A partition has answered, and another one has not been asked yet, when documents move between them.
+#[test]
+fn a_statement_for_many_changes_each_document_once_while_ranges_move() {
+    for key in [doc! {"k": 1}, doc! {"k": "hashed"}] {
+        let is_hashed = key.get("k").as_str().is_some();
+        let bound = |at: i64| match is_hashed {
+            true => (at - 10) << 59,
+            false => at,
+        };
+        let range = |low: i64, high: i64, to: usize| {
+            doc! {
+                "moveRange": "test.c", "min": doc! {"k": bound(low)}, "max": doc! {"k": bound(high)},
+                "toShard": format!("p000{to}"),
+            }
+        };
+        let kinds = [
+            doc! {"update": "c", "updates": array![
+                doc! {"q": doc! {"x": doc! {"$gte": 0}}, "u": doc! {"$inc": doc! {"n": 1}}, "multi": true},
+            ]},
+            doc! {"delete": "c", "deletes": array![doc! {"q": doc! {"x": doc! {"$gte": 0}}, "limit": 0}]},
+        ];
+        for (kind, command) in kinds.into_iter().enumerate() {
+            for at in 0..2 {
+                // To a partition that has answered, from one, and beside it.
+                for (low, high, to) in [
+                    (7, 9, 0),
+                    (2, 4, 1),
+                    (2, 4, 2),
+                    (8, 13, 0),
+                    (14, 18, 1),
+                    (1, 18, 2),
+                ] {
+                    let (mut cluster, wire, list) = sharded(&key, 60);
+                    for (low, high, to) in [(5, 10, 1), (10, 20, 2)] {
+                        cluster.admin(range(low, high, to));
+                    }
+                    let moved = with(range(low, high, to), "$db", "admin");
+                    let reply = run_with(&mut cluster, &wire, &command, (at, moved));
+                    let text =
+                        format!("{kind} {low} {high} to {to} behind {at}, hashed: {is_hashed}");
+                    assert_eq!(
+                        reply.get("n").as_exact_i64(),
+                        Some(60),
+                        "{text}: {}",
+                        show(&reply)
+                    );
+                    let found = all(&mut cluster.router);
+                    let expected: Vec<String> = match kind {
+                        0 => list
+                            .iter()
+                            .map(|one| show(&with(one.clone(), "n", 1)))
+                            .collect(),
+                        _ => Vec::new(),
+                    };
+                    assert_eq!(found, expected, "{text}");
+                }
+            }
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! partitions one after the other, until one has changed a document. If an upsert has found nothing, its document goes to
 //! the partition of its key, as an inserted one does.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
@@ -33,7 +32,8 @@ use crate::operation::{
     AcceptedDocument, GuardedKey, OperationContext, PlacementVersion, Request, RoutedRequest,
 };
 use crate::router::{
-    OPENING_FIELD, Placement, Router, Sharding, key_change_in, version_asked, wait, write_request,
+    OPENING_FIELD, OpenRanges, Placement, Router, Sharding, key_change_in, version_asked, wait,
+    write_request,
 };
 
 /// What a statement does, and where its parts are.
@@ -218,6 +218,12 @@ impl Done {
         }
     }
 
+    /// Adds up what partitions have answered.
+    pub(super) fn of_all(replies: &[(usize, Document)]) -> Self {
+        let replies = replies.iter().map(|(_, reply)| reply.clone());
+        Self::of(&replies.collect::<Vec<_>>())
+    }
+
     fn failed(error: &Error) -> Self {
         let error = write_error(0, error);
         Self {
@@ -263,17 +269,19 @@ enum Whole {
 }
 
 /// A statement, and what its attempts have found so far.
-struct StatementState<'s> {
-    statement: DocRef<'s>,
-    number: u32,
-    is_multi: bool,
-    is_upsert: bool,
+pub(super) struct StatementState<'s> {
+    pub(super) statement: DocRef<'s>,
+    pub(super) number: u32,
+    pub(super) is_multi: bool,
+    pub(super) is_upsert: bool,
     /// Of a statement for many documents, what partitions have answered.
-    replies: BTreeMap<usize, Document>,
+    pub(super) replies: Vec<(usize, Document)>,
+    /// Of one on a sharded ordinary collection, what it has still to change, once partitions have refused it.
+    pub(super) open: Option<OpenRanges>,
     /// The document of an upsert that finds nothing.
-    new: Option<Document>,
+    pub(super) new: Option<Document>,
     /// What the shard key of its document may become.
-    allowed: Option<AllowedKey>,
+    pub(super) allowed: Option<AllowedKey>,
 }
 
 /// What follows when a statement was tried.
@@ -285,15 +293,16 @@ enum Next {
 }
 
 /// A statement as partitions receive it.
-struct StatementRequest<'t> {
+pub(super) struct StatementRequest<'t> {
+    pub(super) statement: DocRef<'t>,
     /// The command with the one statement.
-    body: &'t Document,
-    number: u32,
-    guard: Option<GuardedKey>,
+    pub(super) body: &'t Document,
+    pub(super) number: u32,
+    pub(super) guard: Option<GuardedKey>,
 }
 
 /// What a statement did, or the placement that a partition asks for.
-type Answer = std::result::Result<Done, PlacementVersion>;
+pub(super) type Answer = std::result::Result<Done, PlacementVersion>;
 
 impl Statements<'_> {
     /// Runs all statements in the partition of a collection that is not sharded.
@@ -335,7 +344,8 @@ impl Statements<'_> {
             number: statement_number(at),
             is_multi,
             is_upsert,
-            replies: BTreeMap::new(),
+            replies: Vec::new(),
+            open: None,
             new: None,
             allowed: None,
         };
@@ -363,8 +373,7 @@ impl Statements<'_> {
                 placed(self.database, self.operation, self.router, self.namespace)?;
                 return Ok(Next::Again);
             }
-            let replies: Vec<Document> = state.replies.values().cloned().collect();
-            return Ok(Next::Done(Done::of(&replies)));
+            return Ok(Next::Done(Done::of_all(&state.replies)));
         };
         if compares_by_bytes(self.database, self.namespace) != by_bytes {
             // The placement is that of another collection of the name.
@@ -384,6 +393,7 @@ impl Statements<'_> {
         };
         let body = self.with_statement(tried.as_ref(), buffered);
         let run = StatementRequest {
+            statement: tried.as_ref(),
             body: &body,
             number: state.number,
             guard: plan.guard(&placement, state.allowed.as_ref()),
@@ -391,7 +401,7 @@ impl Statements<'_> {
         let targets = &plan.targets;
         let has_run = state.is_upsert || plan.may_have_run_elsewhere();
         let answer = match state.is_multi {
-            true => self.everywhere(&placement, targets, &run, &mut state.replies, buffered)?,
+            true => self.everywhere(&placement, targets, &run, state, buffered)?,
             false => self.somewhere(&placement, (targets, has_run), &run, buffered)?,
         };
         if answer.as_ref().is_ok_and(|done| !done.is_done())
@@ -441,45 +451,6 @@ impl Statements<'_> {
                 _ => Next::Again,
             },
         })
-    }
-
-    /// Runs a statement in all targets that have not answered yet.
-    fn everywhere(
-        &self,
-        placement: &Placement,
-        targets: &[usize],
-        run: &StatementRequest<'_>,
-        replies: &mut BTreeMap<usize, Document>,
-        buffered: &mut BufferedWrites,
-    ) -> Result<Answer> {
-        let open = targets
-            .iter()
-            .filter(|target| !replies.contains_key(target));
-        let open: Vec<usize> = open.copied().collect();
-        let routed = self.routed(placement, run, false);
-        let place = (self.router, self.operation, self.namespace);
-        let answers = ask(place, &open, run.body, &routed);
-        let (mut refused, mut failed) = (None, None);
-        for (target, answer) in open.into_iter().zip(answers) {
-            match answer {
-                Ok(reply) => {
-                    buffered.note(target, &reply)?;
-                    replies.insert(target, reply);
-                }
-                Err(error) => match version_asked(&error) {
-                    Some(wanted) => refused = Some(wanted),
-                    None => failed = failed.or(Some(error)),
-                },
-            }
-        }
-        match (failed, refused) {
-            (Some(error), _) => Err(error),
-            (None, Some(wanted)) => Ok(Err(wanted)),
-            (None, None) => {
-                let all: Vec<Document> = replies.values().cloned().collect();
-                Ok(Ok(Done::of(&all)))
-            }
-        }
     }
 
     /// Runs a statement for one document in one target after the other, until one has changed a document. If it may have run in
@@ -553,7 +524,11 @@ impl Statements<'_> {
         update::new_document(place, statement)
     }
 
-    fn with_statement(&self, statement: DocRef<'_>, buffered: &BufferedWrites) -> Document {
+    pub(super) fn with_statement(
+        &self,
+        statement: DocRef<'_>,
+        buffered: &BufferedWrites,
+    ) -> Document {
         with_statements(
             &buffered.body(&self.body),
             self.kind,
@@ -561,7 +536,7 @@ impl Statements<'_> {
         )
     }
 
-    fn routed(
+    pub(super) fn routed(
         &self,
         placement: &Placement,
         run: &StatementRequest<'_>,
@@ -614,14 +589,13 @@ pub(super) fn rounds(
         .collect()
 }
 
-/// Sends a write to several partitions at the same time, and waits for all.
-pub(super) fn ask(
+/// Sends writes to partitions at the same time, and waits for all.
+pub(super) fn ask_parts(
     (router, operation, namespace): (&Router, &OperationContext, &Namespace),
-    targets: &[usize],
-    body: &Document,
+    parts: &[(usize, Document)],
     routed: &RoutedRequest,
 ) -> Vec<Result<Document>> {
-    let pending = targets.iter().map(|target| {
+    let pending = parts.iter().map(|(target, body)| {
         let database = &namespace.database;
         let request = write_request(database, body.clone(), operation, routed.clone());
         router.send(*target, request)
@@ -639,7 +613,7 @@ pub(super) fn ask_one(
     body: &Document,
     routed: &RoutedRequest,
 ) -> Result<std::result::Result<Document, PlacementVersion>> {
-    match ask(place, &[target], body, routed).remove(0) {
+    match ask_parts(place, &[(target, body.clone())], routed).remove(0) {
         Ok(reply) => Ok(Ok(reply)),
         Err(error) => Ok(Err(version_asked(&error).ok_or(error)?)),
     }

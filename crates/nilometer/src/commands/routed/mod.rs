@@ -23,6 +23,7 @@ mod explain;
 mod find_and_modify;
 mod insert;
 mod key_updates;
+mod many;
 mod narrowed;
 mod new_keys;
 mod ordinary;
