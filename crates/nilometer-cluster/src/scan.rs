@@ -1,7 +1,8 @@
 //! Scans: a few entries at a time at first, then read ahead of the caller.
 //!
 //! ```text
-//! first AHEAD_AFTER_BYTES     read when asked for, in chunks that double, on the thread of the caller
+//! first WIDER_AFTER_BYTES     read when asked for, block by block, on the thread of the caller; the same after each seek
+//! first AHEAD_AFTER_BYTES     several blocks at a time
 //! once one asks the store     a task of the engine reads chunks into a channel of AHEAD_CHUNKS, several reads at a time
 //! ```
 //!
@@ -29,17 +30,44 @@ const FIRST_ENTRIES: usize = 1;
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 128 * 1024;
 
+/// Bytes without a seek after which several blocks are read at a time: a scan for a few entries would decode the others in vain.
+const WIDER_AFTER_BYTES: usize = 4 * 1024;
+
 /// Bytes after which a task reads ahead if the store is asked for the next.
 const AHEAD_AFTER_BYTES: usize = 256 * 1024;
 
 /// Chunks that wait for the caller.
 pub(crate) const AHEAD_CHUNKS: usize = 8;
 
-/// Bytes of one read of the store, before and after a task reads ahead.
-const READ_BYTES: [usize; 2] = [32 * 1024, 1024 * 1024];
+/// How much a scan reads of a table at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// A block.
+    Block,
+    /// Several blocks.
+    Blocks,
+    /// Parts, several at a time, by a task that reads ahead.
+    Ahead,
+}
 
-/// Reads of the store in flight for one table, before and after a task reads ahead.
-const READS: [usize; 2] = [1, 8];
+impl Width {
+    /// Bytes of one read, at least.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Block => 1,
+            Self::Blocks => 32 * 1024,
+            Self::Ahead => 1024 * 1024,
+        }
+    }
+
+    /// Reads in flight for one table.
+    fn reads(self) -> usize {
+        match self {
+            Self::Block | Self::Blocks => 1,
+            Self::Ahead => 8,
+        }
+    }
+}
 
 pub(crate) type Range = (Bound<bytes::Bytes>, Bound<bytes::Bytes>);
 
@@ -92,6 +120,10 @@ pub(crate) struct SlateScan<S, H> {
     direction: Direction,
     entries_next: usize,
     bytes_read: usize,
+    /// The same since the last seek.
+    bytes_in_row: usize,
+    /// That of the iterator.
+    width: Width,
     /// True if the last chunk needed a request to the store.
     has_asked_store: bool,
     scanned: S,
@@ -137,6 +169,8 @@ impl<S: ScanSource, H> SlateScan<S, H> {
             direction,
             entries_next: FIRST_ENTRIES,
             bytes_read: 0,
+            bytes_in_row: 0,
+            width: Width::Block,
             has_asked_store: false,
             scanned,
             runtime: runtimes.take(),
@@ -146,14 +180,11 @@ impl<S: ScanSource, H> SlateScan<S, H> {
 
     /// Reads the next chunk, which is empty at the end.
     fn fill(&mut self) -> Result<()> {
-        if self.bytes_read >= AHEAD_AFTER_BYTES
-            && self.has_asked_store
-            && !matches!(self.source, Source::Ahead(_))
-        {
-            self.source = Source::Ahead(self.read_ahead());
+        if matches!(self.source, Source::WhenAsked(_)) {
+            self.widen();
         }
         if matches!(self.source, Source::Unopened) {
-            let options = scan_options(self.direction, 0);
+            let options = scan_options(self.direction, self.width);
             let scan = self.scanned.scan(self.rest.clone(), &options);
             let iterator = self.runtime.wait_for(scan)?;
             self.source = Source::WhenAsked(Box::new(iterator));
@@ -166,6 +197,7 @@ impl<S: ScanSource, H> SlateScan<S, H> {
                 self.has_asked_store = asked.is_none() || self.runtime.store_reads() != asked;
                 self.chunk = chunk;
                 self.bytes_read += bytes;
+                self.bytes_in_row += bytes;
                 self.entries_next = self.entries_next.saturating_mul(2);
                 if let Some(last) = self.chunk.back().map(|entry| entry.key.clone()) {
                     match self.direction {
@@ -186,11 +218,30 @@ impl<S: ScanSource, H> SlateScan<S, H> {
         Ok(())
     }
 
+    /// Replaces the iterator by a wider one if much was read.
+    fn widen(&mut self) {
+        let width = match self.width {
+            _ if self.bytes_read >= AHEAD_AFTER_BYTES && self.has_asked_store => Width::Ahead,
+            Width::Block if self.bytes_in_row >= WIDER_AFTER_BYTES => Width::Blocks,
+            _ => return,
+        };
+        self.width = width;
+        self.source = match width {
+            // SlateDB refuses an empty range.
+            _ if is_empty(&self.rest) => Source::Ended,
+            Width::Ahead => Source::Ahead(self.read_ahead()),
+            Width::Block | Width::Blocks => Source::Unopened,
+        };
+    }
+
     /// Starts a task that reads what is left.
     fn read_ahead(&self) -> Ahead {
         let (sender, chunks) = channel(AHEAD_CHUNKS);
         let scanned = self.scanned.clone();
-        let (rest, options) = (self.rest.clone(), scan_options(self.direction, 1));
+        let (rest, options) = (
+            self.rest.clone(),
+            scan_options(self.direction, Width::Ahead),
+        );
         let runtimes = self.runtime.all();
         let path = Arc::clone(runtimes.path());
         let task = runtimes.engine().spawn(async move {
@@ -218,12 +269,22 @@ impl<S: ScanSource, H> SlateScan<S, H> {
     }
 }
 
-/// Returns the options of a scan, before (0) and after (1) a task reads ahead.
-pub(crate) fn scan_options(direction: Direction, stage: usize) -> ScanOptions {
+/// True if no key is in a range: one that was read backward down to its start.
+fn is_empty((start, end): &Range) -> bool {
+    match (start, end) {
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Excluded(end)) => start >= end,
+        (Bound::Excluded(start), Bound::Included(end)) => start >= end,
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+    }
+}
+
+/// Returns the options of a scan.
+pub(crate) fn scan_options(direction: Direction, width: Width) -> ScanOptions {
     ScanOptions::default()
         .with_cache_blocks(true)
-        .with_read_ahead_bytes(READ_BYTES[stage])
-        .with_max_fetch_tasks(READS[stage])
+        .with_read_ahead_bytes(width.bytes())
+        .with_max_fetch_tasks(width.reads())
         .with_order(match direction {
             Direction::Forward => IterationOrder::Ascending,
             Direction::Backward => IterationOrder::Descending,
@@ -269,6 +330,7 @@ impl<S: ScanSource, H: Send> ScanEntries for SlateScan<S, H> {
         }
         self.rest.0 = Bound::Included(key);
         self.entries_next = FIRST_ENTRIES;
+        self.bytes_in_row = 0;
         Ok(true)
     }
 }

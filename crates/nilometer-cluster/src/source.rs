@@ -20,7 +20,7 @@ use crate::engine::{is_empty, runtime};
 use crate::error::convert;
 use crate::keyspaces;
 use crate::layout;
-use crate::scan::{AHEAD_CHUNKS, Chunk, own_entry, read_chunk, scan_options};
+use crate::scan::{AHEAD_CHUNKS, Chunk, Width, own_entry, read_chunk, scan_options};
 use crate::still_clock::StillClock;
 
 /// Time for which the checkpoint of a reader is kept, so that of one that was killed, too. A copy takes less.
@@ -139,7 +139,7 @@ impl Snapshot for SlateSource {
         };
         let (sender, chunks) = channel(AHEAD_CHUNKS);
         let reader = Arc::downgrade(&self.reader);
-        let options = scan_options(direction, 1);
+        let options = scan_options(direction, Width::Ahead);
         let scan = self.reader.db.scan_with_options(range, &options);
         let iterator = self.reader.runtime.block_on(scan);
         let path = self.reader.path.clone();

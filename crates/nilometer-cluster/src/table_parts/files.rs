@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path as FolderPath, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +20,18 @@ use std::time::SystemTime;
 use bytes::{Bytes, BytesMut};
 use nilometer_storage::{Error, Result};
 use object_store::path::Path;
-use slatedb_common::file_handle_cache::{FileHandleCache, read_exact_at_offset};
+use quick_cache::UnitWeighter;
+use quick_cache::sync::Cache;
+use slatedb_common::file_handle_cache::read_exact_at_offset;
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{PART_BYTES, Part, PartKey, part_bytes};
+use crate::cache::{FixedHasher, bounded};
 use crate::lock::lock;
 
 /// Files that are open at most.
-const OPEN_FILES_MAX: usize = 512;
+const OPEN_FILES_MAX: u64 = 512;
 
 /// The ending of a file that is being written.
 const TEMPORARY: &str = "tmp";
@@ -37,7 +41,7 @@ pub(super) struct PartFiles {
     folder: PathBuf,
     bytes_max: u64,
     known: Mutex<KnownFiles>,
-    open: FileHandleCache,
+    open: Cache<PartKey, Arc<File>, UnitWeighter, FixedHasher>,
     next_temporary: AtomicU64,
 }
 
@@ -59,6 +63,16 @@ struct KnownFile {
 }
 
 impl KnownFiles {
+    /// Notes that a file is used, and returns the bytes of its table; `None` if there is no such file.
+    fn table_bytes(&mut self, key: &PartKey) -> Option<u64> {
+        let file = *self.by_key.get(key)?;
+        // Blocks of one part are often read one after the other.
+        if file.last_use != self.uses {
+            self.used(key, file.table_bytes);
+        }
+        Some(file.table_bytes)
+    }
+
     /// Adds a file whose bytes are counted, or notes that it was used.
     fn used(&mut self, key: &PartKey, table_bytes: u64) {
         self.uses += 1;
@@ -94,7 +108,7 @@ impl PartFiles {
             folder: folder.to_owned(),
             bytes_max,
             known: Mutex::default(),
-            open: FileHandleCache::new(OPEN_FILES_MAX),
+            open: bounded(OPEN_FILES_MAX, 1, UnitWeighter),
             next_temporary: AtomicU64::new(0),
         };
         let failed = |source| Error::Io {
@@ -174,17 +188,12 @@ impl PartFiles {
 
     /// Returns bytes of a part; `None` if it has no file. Waits for the disk.
     pub(super) fn read(&self, key: &PartKey, range: &Range<usize>) -> Option<Part> {
-        let table_bytes = {
-            let mut known = lock(&self.known);
-            let file = *known.by_key.get(key)?;
-            known.used(key, file.table_bytes);
-            file.table_bytes
-        };
+        let table_bytes = lock(&self.known).table_bytes(key)?;
         if range.end as u64 > part_bytes(key.number, table_bytes) {
             return None;
         }
         let read = || {
-            let file = self.open.try_get_or_open(&self.path(key, table_bytes))?;
+            let file = self.opened(key, table_bytes)?;
             let mut bytes = vec![0; range.len()];
             read_exact_at_offset(&file, &mut bytes, range.start as u64)?;
             Ok::<_, std::io::Error>(Bytes::from(bytes))
@@ -195,6 +204,17 @@ impl PartFiles {
             return None;
         };
         Some(Part { bytes, table_bytes })
+    }
+
+    /// Returns the file of a part. One that is open is not compared with what has its name now, which takes longer than to read
+    /// a block: a part never changes.
+    fn opened(&self, key: &PartKey, table_bytes: u64) -> std::io::Result<Arc<File>> {
+        if let Some(file) = self.open.get(key) {
+            return Ok(file);
+        }
+        let file = Arc::new(File::open(self.path(key, table_bytes))?);
+        self.open.insert(key.clone(), Arc::clone(&file));
+        Ok(file)
     }
 
     /// Returns bytes of a part, which another thread reads.
@@ -247,6 +267,8 @@ impl PartFiles {
     /// Makes a file that was written that of its part.
     fn complete(&self, key: &PartKey, table_bytes: u64, temporary: Temporary) {
         self.remove(key);
+        // A reader may have opened the one before while it was removed.
+        self.open.remove(key);
         let path = self.path(key, table_bytes);
         match std::fs::rename(&temporary.path, path) {
             Ok(()) => lock(&self.known).used(key, table_bytes),
@@ -290,7 +312,7 @@ impl PartFiles {
 
     fn unlink(&self, key: &PartKey, file: KnownFile) {
         let path = self.path(key, file.table_bytes);
-        self.open.invalidate(&path);
+        self.open.remove(key);
         // What cannot be removed is found by the next opening.
         let _ = std::fs::remove_file(&path);
         if let Some(folder) = path.parent() {
@@ -484,6 +506,14 @@ mod tests {
                 .is_none()
         );
         assert_eq!(lock(&files.known).bytes, PART_BYTES);
+        // One that is open is read on, until it is removed here.
+        std::fs::remove_file(path(2)).unwrap();
+        assert!(files.read(&key("t", 2), &(0..1)).is_some());
+        files.remove(&key("t", 2));
+        assert!(files.read(&key("t", 2), &(0..1)).is_none());
+        files.write(key("t", 2), part(7)).await;
+        let again = files.read(&key("t", 2), &(0..1)).unwrap();
+        assert_eq!(again.bytes[0], 7);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
