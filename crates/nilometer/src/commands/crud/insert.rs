@@ -141,12 +141,11 @@ pub(crate) fn insert_measurements<'a>(
     inserts: &[(Arc<Collection>, impl Iterator<Item = DocRef<'a>> + Clone)],
 ) -> Vec<Result<InsertedOrErrors>> {
     let expected = || {
-        inserts
-            .iter()
-            .map(|(_, documents)| documents.clone().count())
+        let counts = inserts.iter().map(|(_, all)| all.clone().count());
+        counts.sum()
     };
     let ids = &database.services().ids;
-    let ids = ids.object_ids(operation.now_ms, || expected().sum());
+    let ids = ids.object_ids(operation.now_ms, expected);
     let new_id = || ids.draw();
     let options = InsertOptions {
         ordered: false,

@@ -315,8 +315,8 @@ fn replacing(id: &[u8], target: &Namespace) -> DocumentBuilder {
     out
 }
 
-/// Creates the target of an `$out` in the catalog of the cluster. The partition installs the contents that it keeps by this id before
-/// the target has a placement, so nobody writes to it without them.
+/// Creates the target of an `$out` in the catalog of the cluster. First the partition installs the contents that it keeps by this
+/// id, then the target gets its placement: no write reaches a target without its contents.
 pub(in crate::database) fn place_new(
     (own, router): (&StoredCollections, &Router),
     target: &Namespace,

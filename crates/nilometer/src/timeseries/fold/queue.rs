@@ -220,7 +220,8 @@ impl MaintenanceWorker {
         }
     }
 
-    /// Calls `change` with what folds buckets of a collection, while nobody else rewrites buckets.
+    /// Calls `change` with a folder for buckets of a collection. Holds the lock for rewriting buckets until it returns. Does
+    /// nothing for a collection that is no time series.
     fn with_folder(
         &self,
         collection: &Collection,

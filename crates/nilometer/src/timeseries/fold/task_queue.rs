@@ -236,7 +236,7 @@ impl TaskQueue {
         }
     }
 
-    /// Closes the queue: tasks are left for the next start, and nobody waits.
+    /// Closes the queue. Tasks that are not done are found again at the next start. Inserts and barriers stop waiting.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
