@@ -50,7 +50,7 @@ use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::cache::PlanCache;
 use crate::retryable_writes::RetryableWrites;
 use crate::router::Router;
-use crate::services::{Environment, Services};
+use crate::services::{Environment, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BucketLimits, Timeseries};
 use crate::validation::Validation;
@@ -349,6 +349,33 @@ impl Database {
         self.query
             .cursors
             .kill_where(|_, lsid, by| lsid == Some(id) && by == user);
+    }
+
+    /// Ends the sessions that `concerns` selects by id and user, aborts their transactions, and interrupts their operations but
+    /// `own`.
+    pub(crate) fn kill_sessions_where(
+        &self,
+        own: Option<i32>,
+        concerns: impl Fn(SessionId, Option<&UserName>) -> bool,
+    ) {
+        let services = &self.services;
+        let concerned = |operation: &OperationEntry| {
+            let user = operation.user.as_ref();
+            Some(operation.id) != own && operation.lsid.is_some_and(|id| concerns(id, user))
+        };
+        services
+            .operations
+            .kill_where(ErrorCode::Interrupted, concerned);
+        // Includes operations of sessions that have expired.
+        let cursors = &self.query.cursors;
+        cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
+        self.transactions
+            .abort_where(|(id, user)| concerns(*id, user.as_ref()));
+        for session in services.sessions.list(services.clock.now_ms()) {
+            if concerns(session.id, session.user.as_ref()) {
+                services.sessions.end(session.id, session.user.as_ref());
+            }
+        }
     }
 
     /// Flushes and compacts everything: for benches and for copies of the directory.

@@ -598,9 +598,7 @@ impl OperationContext {
     /// Fails if the operation was killed (the code of the switch) or has exceeded its time limit (code 50).
     /// Costs about as much as reading the clock: call it once per batch, not per value.
     pub fn check_interrupt(&self) -> Result<()> {
-        if let Some(reason) = self.kill.reason() {
-            return Err(Error::new(reason, interrupt_text(reason)));
-        }
+        self.check_killed()?;
         if let Some(deadline) = self.deadline
             && self.clock.monotonic() >= deadline
         {
@@ -610,6 +608,14 @@ impl OperationContext {
             ));
         }
         Ok(())
+    }
+
+    /// Fails if the operation was killed.
+    pub(crate) fn check_killed(&self) -> Result<()> {
+        match self.kill.reason() {
+            Some(reason) => Err(Error::new(reason, interrupt_text(reason))),
+            None => Ok(()),
+        }
     }
 
     /// Checks for interrupts, and waits for a turn if the operation is a long query ([`crate::turns`]). A query calls it

@@ -113,9 +113,14 @@ pub(crate) fn open(
         cursor.time_left = operation.time_left().filter(|_| !awaits);
         let services = database.queries();
         let now = operation.clock().monotonic();
-        services
-            .cursors
-            .register(cursor, now, || services.ids.random())?
+        let cursors = &services.cursors;
+        let id = cursors.register(cursor, now, || services.ids.random())?;
+        // Whoever ended the operation before may have looked for its cursor in vain.
+        if let Err(ended) = operation.check_killed() {
+            cursors.kill(id, None, |_| true);
+            return Err(ended);
+        }
+        id
     } else {
         0
     };

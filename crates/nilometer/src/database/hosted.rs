@@ -15,10 +15,18 @@
 //! Before ranges of documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it
 //! again. A single document that an update moves is met by them as one whose indexed field changes.
 //!
+//! A router ends a part that it has not read whole. Requests of one part take several connections, so its end may arrive before a
+//! request that was sent earlier, or while that request opens its cursor. So the ends are remembered:
+//!
+//! ```text
+//! aggregate, session S ───────────────────────── opens a cursor ── S has ended: the cursor is closed
+//! end of S ───────────── remembered, what S has is closed
+//! ```
+//!
 //! The batch that inserts such a document stores the version of its request, too. The reply to `raise` has it: a router that ends an
 //! interrupted move decides by it, whatever has become of the document since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,16 +40,19 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{Access, PlacementVersion, Request, RoutedRequest};
 use crate::query::cursor::Closing;
 use crate::router::{
-    ACCEPTED_FIELD, CURSORS_FIELD, GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND, READS_FIELD,
-    SYNC_COMMAND, read_placement, stale,
+    ACCEPTED_FIELD, CURSORS_FIELD, END_COMMAND, GIVEN_SEQUENCE, OPENING_FIELD, RAISE_COMMAND,
+    READS_FIELD, SYNC_COMMAND, read_placement, stale,
 };
-use crate::session::ClientSession;
+use crate::session::{ClientSession, SessionId, UserName};
 
 /// Longest wait for the writes that follow a placement which is replaced.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Longest wait for the reads that follow a placement, if documents are about to move. Others wait meanwhile.
 const READ_DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Most ends of parts that a partition remembers. The requests of a part that is older have arrived, or never will.
+const ENDS_MAX: usize = 1000;
 
 /// A database as a partition.
 pub struct HostedPartition {
@@ -52,6 +63,8 @@ pub struct HostedPartition {
     state: Mutex<PlacementState>,
     /// A request has ended.
     ended: Condvar,
+    /// The sessions of the parts that routers have ended, the oldest first.
+    ended_parts: Mutex<VecDeque<SessionId>>,
     /// The collections that an `$out` of a router replaces.
     replacements: HostedReplacements,
 }
@@ -217,6 +230,7 @@ impl HostedPartition {
                 ..PlacementState::default()
             }),
             ended: Condvar::new(),
+            ended_parts: Mutex::default(),
             replacements: HostedReplacements::default(),
         })
     }
@@ -236,6 +250,7 @@ impl HostedPartition {
             RAISE_COMMAND => self.raise(request),
             SYNC_COMMAND => self.sync(request),
             REPLACE_COMMAND => self.replace(request),
+            END_COMMAND => self.end_part(request),
             _ => match with_given(request) {
                 Some(moved) => self.run_placed(&moved),
                 None => self.run_placed(request),
@@ -266,8 +281,17 @@ impl HostedPartition {
             Some(placement) => Some(self.enter(placement, access)?),
             None => None,
         };
+        let part = SessionId::parse(request.body.get("lsid"), "lsid").ok();
+        let has_ended = || part.filter(|part| self.ends().contains(part));
+        if has_ended().is_some() {
+            let gone = "the router needs no more of this part";
+            return Err(Error::new(ErrorCode::Interrupted, gone));
+        }
         let mut session = ClientSession::embedded();
         let reply = self.database.run_command(&mut session, request);
+        if let Some(part) = has_ended() {
+            self.close_part(part);
+        }
         drop(running);
         if routed.is_none() || access != Access::Write {
             return Ok(reply);
@@ -275,6 +299,29 @@ impl HostedPartition {
         let mut reply = DocumentBuilder::extending(reply);
         reply.append(OPENING_FIELD, self.opening);
         Ok(reply.finish())
+    }
+
+    fn ends(&self) -> MutexGuard<'_, VecDeque<SessionId>> {
+        let ends = self.ended_parts.lock();
+        ends.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends what the session of a part runs and has open, and what it will open.
+    fn end_part(&self, request: &Request) -> Result<Document> {
+        let part = SessionId::parse(request.body.get(END_COMMAND), END_COMMAND)?;
+        let mut ends = self.ends();
+        if ends.len() == ENDS_MAX {
+            ends.pop_front();
+        }
+        ends.push_back(part);
+        drop(ends);
+        self.close_part(part);
+        Ok(doc! {"ok": 1.0})
+    }
+
+    fn close_part(&self, part: SessionId) {
+        let concerns = |id, _: Option<&UserName>| id == part;
+        self.database.kill_sessions_where(None, concerns);
     }
 
     /// Makes all writes durable that this opening has buffered. Fails for an earlier one: what it had buffered may be lost.

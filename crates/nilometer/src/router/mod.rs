@@ -62,7 +62,7 @@ pub(crate) use self::key_guard::{KeyGuard, key_change_in, key_change_of};
 pub(crate) use self::key_moves::KeyUpdate;
 pub(crate) use self::message::{GIVEN_SEQUENCE, read_placement};
 pub(crate) use self::open_ranges::{OpenPart, OpenRanges};
-pub(crate) use self::partition::{checked, command, error_of, wait, write_request};
+pub(crate) use self::partition::{END_COMMAND, checked, command, error_of, wait, write_request};
 pub(crate) use self::partition_cache::PartitionCache;
 pub(crate) use self::placement::{Placement, Sharding};
 pub(crate) use self::shard_key::{KeyBound, ShardKey};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, doc};
+use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::report::Tenure;
 use super::versions::OPENING_FIELD;
@@ -132,7 +132,13 @@ pub(crate) fn write_request(
     }
 }
 
-/// Returns the command that ends what a session runs, and its cursors.
+/// What a partition is told when a router needs no more of a part: its argument is the session of the part.
+pub(crate) const END_COMMAND: &str = "_endPart";
+
+/// Returns the command that ends what the session of a part runs, its cursors, and its requests that arrive later.
 pub(crate) fn end_of(session: SessionId) -> Document {
-    doc! {"killSessions": vec![nilometer_bson::Value::from(session.to_document())], "$db": "admin"}
+    let mut out = DocumentBuilder::new();
+    out.append(END_COMMAND, session.to_document());
+    out.append("$db", "admin");
+    out.finish()
 }

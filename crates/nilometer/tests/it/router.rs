@@ -369,6 +369,16 @@ fn collections_that_are_not_sharded_live_in_one_partition() {
     assert_eq!(cluster.router.code(wrong), 2);
 }
 
+/// Returns the number of cursors that are open in a partition.
+pub(crate) fn partition_cursors(hosted: &HostedPartition) -> i64 {
+    let status = bson::doc! {"serverStatus": 1};
+    let status = hosted.database().command("admin", &status).unwrap();
+    let cursor = status.get_document("metrics").unwrap();
+    let cursor = cursor.get_document("cursor").unwrap();
+    let open = cursor.get_document("open").unwrap();
+    open.get_i64("total").unwrap()
+}
+
 #[test]
 fn a_closed_cursor_ends_the_work_of_the_partitions() {
     let mut cluster = Cluster::hashed(2, 5000, 50);
@@ -384,24 +394,8 @@ fn a_closed_cursor_ends_the_work_of_the_partitions() {
         .run(doc! {"killCursors": "ts", "cursors": array![id]});
     // The request that ends them is on its way.
     for partition in &cluster.partitions {
-        let open = || {
-            let status = partition
-                .database()
-                .command("admin", &bson::doc! {"serverStatus": 1})
-                .unwrap();
-            let cursor = status
-                .get_document("metrics")
-                .unwrap()
-                .get_document("cursor")
-                .unwrap();
-            cursor
-                .get_document("open")
-                .unwrap()
-                .get_i64("total")
-                .unwrap()
-        };
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while open() > 0 {
+        while partition_cursors(partition) > 0 {
             assert!(std::time::Instant::now() < deadline, "cursors stay open");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }

@@ -16,7 +16,7 @@ use nilometer_storage::{
     NewKeyspace, Result, Snapshot, WriteBatch,
 };
 
-use crate::router::{Cluster, create, measurement};
+use crate::router::{Cluster, create, measurement, partition_cursors};
 use crate::router_moves::{FAULTS, Fault, Wire, reopen};
 use crate::support::{Fixture, show};
 
@@ -467,4 +467,95 @@ fn what_is_changed_while_a_collection_is_being_sharded_is_so_in_all_partitions()
         assert_eq!(refused.unwrap_err().code.0, 121);
     }
     drop(Fixture::of(router));
+}
+
+/// A partition whose requests of one name arrive after the end of their part.
+struct Overtaken {
+    inner: LocalPartition,
+    late: &'static str,
+    held: Mutex<Vec<Request>>,
+}
+
+/// A reply that does not arrive.
+struct NoReply;
+
+impl PendingReply for NoReply {
+    fn wait(&mut self, at_most: Duration) -> nilometer::Result<Option<Document>> {
+        std::thread::sleep(at_most);
+        Ok(None)
+    }
+}
+
+impl Partition for Overtaken {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn host(&self) -> String {
+        self.inner.host()
+    }
+
+    fn send(&self, request: Request) -> Box<dyn PendingReply> {
+        if request.command_name() == self.late {
+            self.held.lock().unwrap().push(request);
+            return Box::new(NoReply);
+        }
+        self.inner.send(request)
+    }
+}
+
+impl Overtaken {
+    /// Delivers what was held, and waits for its end.
+    fn deliver(&self) -> usize {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        let count = held.len();
+        for request in held {
+            let mut reply = self.inner.send(request);
+            while reply.wait(Duration::from_secs(1)).unwrap().is_none() {}
+        }
+        count
+    }
+}
+
+#[test]
+fn a_request_that_arrives_after_the_end_of_its_part_leaves_no_cursor() {
+    for late in ["aggregate", "getMore"] {
+        let cluster = Cluster::hashed(2, 5000, 50);
+        let named = cluster.partitions.iter().enumerate().map(|(at, hosted)| {
+            Arc::new(Overtaken {
+                inner: LocalPartition::new(&format!("p{at:04}"), Arc::clone(hosted)),
+                late,
+                held: Mutex::default(),
+            })
+        });
+        let named: Vec<_> = named.collect();
+        let partitions = named.iter().map(|p| Arc::clone(p) as Arc<dyn Partition>);
+        let engine = Arc::clone(&cluster.engine);
+        let router =
+            Database::router(engine, Environment::default(), partitions.collect()).unwrap();
+        let run =
+            |command| router.run_command(&mut ClientSession::embedded(), &Request::new(command));
+        let find = doc! {"find": "ts", "batchSize": 10, "maxTimeMS": 2000, "$db": "test"};
+        let reply = run(find);
+        if late == "getMore" {
+            // The next batches were asked for when the first ones arrived.
+            let id = reply.get("cursor").as_document().unwrap().get("id");
+            let cursors = array![id.to_value()];
+            run(doc! {"killCursors": "ts", "cursors": cursors, "$db": "test"});
+        } else {
+            assert_eq!(reply.get("code").as_exact_i64(), Some(50));
+        }
+        // The ends are on their way.
+        std::thread::sleep(Duration::from_millis(50));
+        let delivered: usize = named.iter().map(|partition| partition.deliver()).sum();
+        assert_ne!(delivered, 0, "{late} was sent");
+        for hosted in &cluster.partitions {
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while partition_cursors(hosted) > 0 {
+                assert!(std::time::Instant::now() < deadline, "{late}: a cursor");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(Fixture::of(router));
+    }
 }

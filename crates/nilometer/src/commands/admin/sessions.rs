@@ -12,7 +12,7 @@ use crate::commands::{Authorization, CommandContext, CommandSpec, OnRouter};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
-use crate::services::{OperationEntry, Services, TIMEOUT_MINUTES};
+use crate::services::{Services, TIMEOUT_MINUTES};
 use crate::session::{SessionId, UserName};
 
 /// The largest number of sessions, or of patterns of sessions, in one command.
@@ -175,23 +175,5 @@ pub(super) fn kill_where(
     context: &CommandContext<'_>,
     concerns: impl Fn(SessionId, Option<&UserName>) -> bool,
 ) {
-    let services = database.services();
-    let own = context.operation.id;
-    let concerned = |operation: &OperationEntry| {
-        let user = operation.user.as_ref();
-        operation.id != own && operation.lsid.is_some_and(|id| concerns(id, user))
-    };
-    services
-        .operations
-        .kill_where(ErrorCode::Interrupted, concerned);
-    // Includes operations of sessions that have expired.
-    let cursors = &database.queries().cursors;
-    cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
-    let transactions = database.transactions();
-    transactions.abort_where(|(id, user)| concerns(*id, user.as_ref()));
-    for session in services.sessions.list(services.clock.now_ms()) {
-        if concerns(session.id, session.user.as_ref()) {
-            services.sessions.end(session.id, session.user.as_ref());
-        }
-    }
+    database.kill_sessions_where(Some(context.operation.id), concerns);
 }
