@@ -96,7 +96,9 @@ impl Background {
                 }
             })?;
         }
-        background.spawn("background", move |stopped| run(&context, &stopped))?;
+        // Counts from now, however late the thread begins.
+        let ttl = TtlMonitor::new(&context.services);
+        background.spawn("background", move |stopped| run(&context, ttl, &stopped))?;
         Ok(background)
     }
 
@@ -134,8 +136,7 @@ pub(super) fn check_running(stopped: &Receiver<()>) -> Result<()> {
     }
 }
 
-fn run(context: &BackgroundContext, stopped: &Receiver<()>) {
-    let mut ttl = TtlMonitor::new(&context.services);
+fn run(context: &BackgroundContext, mut ttl: TtlMonitor, stopped: &Receiver<()>) {
     while stopped.recv_timeout(MAINTENANCE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let idle = context.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
