@@ -96,7 +96,7 @@ impl Background {
                 }
             })?;
         }
-        // Counts from now, however late the thread begins.
+        // The first interval begins when the database is opened, not when the thread starts.
         let ttl = TtlMonitor::new(&context.services);
         background.spawn("background", move |stopped| run(&context, ttl, &stopped))?;
         Ok(background)

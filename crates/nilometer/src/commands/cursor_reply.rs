@@ -115,7 +115,7 @@ pub(crate) fn open(
         let now = operation.clock().monotonic();
         let cursors = &services.cursors;
         let id = cursors.register(cursor, now, || services.ids.random())?;
-        // Whoever ended the operation before may have looked for its cursor in vain.
+        // A kill before the registration has set the switch, but found no cursor to close.
         if let Err(ended) = operation.check_killed() {
             cursors.kill(id, None, |_| true);
             return Err(ended);

@@ -15,6 +15,9 @@
 //! Before ranges of documents move, `raise` closes the cursors over the collection, too: they would miss what has left, or find it
 //! again. A single document that an update moves is met by them as one whose indexed field changes.
 //!
+//! The batch that inserts such a document stores the version of its request, too. The reply to `raise` has it: a router that ends an
+//! interrupted move decides by it, whatever has become of the document since.
+//!
 //! A router ends a part that it has not read whole. Requests of one part take several connections, so its end may arrive before a
 //! request that was sent earlier, or while that request opens its cursor. So the ends are remembered:
 //!
@@ -22,9 +25,6 @@
 //! aggregate, session S ───────────────────────── opens a cursor ── S has ended: the cursor is closed
 //! end of S ───────────── remembered, what S has is closed
 //! ```
-//!
-//! The batch that inserts such a document stores the version of its request, too. The reply to `raise` has it: a router that ends an
-//! interrupted move decides by it, whatever has become of the document since.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for the reads that follow a placement, if documents are about to move. Others wait meanwhile.
 const READ_DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Most ends of parts that a partition remembers. The requests of a part that is older have arrived, or never will.
+/// Most ends of parts that a partition remembers. A request that more ends overtake may leave a cursor, which the idle timeout
+/// closes.
 const ENDS_MAX: usize = 1000;
 
 /// A database as a partition.
@@ -180,6 +181,14 @@ fn stored_number(value: &[u8]) -> Result<i64> {
 /// The version of a `getMore` that names none: its cursor is closed if it may not go on.
 const OF_CURSOR: i64 = -1;
 
+/// Returns the session of the part that a request opens or reads on; `None` for other requests, which have no cursor.
+fn part_of(request: &Request) -> Option<SessionId> {
+    match request.command_name() {
+        "aggregate" | "getMore" => SessionId::parse(request.body.get("lsid"), "lsid").ok(),
+        _ => None,
+    }
+}
+
 /// Returns the collection that a `getMore` reads on.
 fn continued(request: &Request) -> Option<PlacementVersion> {
     let body = &request.body;
@@ -281,7 +290,7 @@ impl HostedPartition {
             Some(placement) => Some(self.enter(placement, access)?),
             None => None,
         };
-        let part = SessionId::parse(request.body.get("lsid"), "lsid").ok();
+        let part = part_of(request);
         let has_ended = || part.filter(|part| self.ends().contains(part));
         if has_ended().is_some() {
             let gone = "the router needs no more of this part";

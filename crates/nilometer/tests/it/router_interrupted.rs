@@ -469,8 +469,8 @@ fn what_is_changed_while_a_collection_is_being_sharded_is_so_in_all_partitions()
     drop(Fixture::of(router));
 }
 
-/// A partition whose requests of one name arrive after the end of their part.
-struct Overtaken {
+/// A partition at which the requests of one name arrive after the end of their part.
+struct LatePartition {
     inner: LocalPartition,
     late: &'static str,
     held: Mutex<Vec<Request>>,
@@ -486,7 +486,7 @@ impl PendingReply for NoReply {
     }
 }
 
-impl Partition for Overtaken {
+impl Partition for LatePartition {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -504,7 +504,7 @@ impl Partition for Overtaken {
     }
 }
 
-impl Overtaken {
+impl LatePartition {
     /// Delivers what was held, and waits for its end.
     fn deliver(&self) -> usize {
         let held = std::mem::take(&mut *self.held.lock().unwrap());
@@ -522,7 +522,7 @@ fn a_request_that_arrives_after_the_end_of_its_part_leaves_no_cursor() {
     for late in ["aggregate", "getMore"] {
         let cluster = Cluster::hashed(2, 5000, 50);
         let named = cluster.partitions.iter().enumerate().map(|(at, hosted)| {
-            Arc::new(Overtaken {
+            Arc::new(LatePartition {
                 inner: LocalPartition::new(&format!("p{at:04}"), Arc::clone(hosted)),
                 late,
                 held: Mutex::default(),

@@ -2,7 +2,7 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, ValueRef};
 
-use super::sessions::{SESSIONS_MAX, kill_where};
+use super::sessions::SESSIONS_MAX;
 use crate::args::Args;
 use crate::auth::{Action, Authority, RoleName, Target};
 use crate::commands::security::authorization::{may, not_authorized};
@@ -112,7 +112,7 @@ fn kill_by_pattern(
         return Err(not_authorized(context.spec, db, &request.body));
     }
     let authority = database.authority();
-    kill_where(database, context, |id, user| {
+    database.kill_sessions_where(Some(context.operation.id), |id, user| {
         let matches = |pattern: &Pattern<'_>| pattern.matches(authority, id, user);
         patterns.is_empty() || patterns.iter().any(matches)
     });

@@ -141,7 +141,7 @@ fn kill(
     let any = Action::KillAnySession;
     let all = may(database, context.session, &Target::Cluster, any);
     let own = context.operation.user.clone();
-    kill_where(database, context, |id, user| {
+    database.kill_sessions_where(Some(context.operation.id), |id, user| {
         // As in MongoDB, an empty list means all sessions of the user.
         match ids.is_empty() {
             true => user == own.as_ref(),
@@ -163,17 +163,8 @@ fn kill_all(
         let path = "killAllSessions.killAllSessions";
         named.push(UserName::parse(value, context.database_name(), path)?);
     }
-    kill_where(database, context, |_, user| {
+    database.kill_sessions_where(Some(context.operation.id), |_, user| {
         named.is_empty() || user.is_some_and(|user| named.contains(user))
     });
     Ok(Document::new())
-}
-
-/// Ends the sessions that `concerns` selects by id and user, aborts their transactions, and interrupts their operations.
-pub(super) fn kill_where(
-    database: &Database,
-    context: &CommandContext<'_>,
-    concerns: impl Fn(SessionId, Option<&UserName>) -> bool,
-) {
-    database.kill_sessions_where(Some(context.operation.id), concerns);
 }
