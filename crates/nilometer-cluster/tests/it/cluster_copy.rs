@@ -10,10 +10,13 @@ use bson::{Document, doc};
 
 use crate::nodes::{admin, batch, check, insert, measurements, node, until_owned};
 use crate::server::{Server, command, exchange, refused, run, url};
-use crate::support::Scratch;
+use crate::support::{Scratch, SetAtDrop};
 
 /// Copies that are made while the cluster is under load.
 const COPIES: usize = 3;
+
+/// Moves until a copy has ended. It begins again while documents move, and needs a time without.
+const MOVES_PER_COPY: i64 = 4;
 
 /// Gardeners that are inserted at once.
 const GARDENERS: i64 = 20;
@@ -29,6 +32,7 @@ struct Progress {
     measurements: AtomicI64,
     gardeners: AtomicI64,
     moves: AtomicI64,
+    copies: AtomicI64,
     is_ended: AtomicBool,
 }
 
@@ -58,9 +62,17 @@ impl Progress {
         }
     }
 
+    fn has_moved_enough(&self) -> bool {
+        let copies = self.copies.load(Ordering::Relaxed);
+        self.moves.load(Ordering::Relaxed) >= MOVES_PER_COPY * (copies + 1)
+    }
+
     /// Moves gardeners from one partition to the next, and creates collections between.
     fn move_gardeners(&self, port: u16) {
         for round in 0_i64.. {
+            while self.has_moved_enough() && !self.is_ended() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
             if self.is_ended() {
                 return;
             }
@@ -79,13 +91,7 @@ impl Progress {
             if round % 8 == 0 {
                 ask(port, doc! { "create": format!("shed{round}") });
             }
-            // A copy begins again while ranges move, and needs a pause.
-            let pause = if round % 4 == 3 { 50 } else { 2 };
-            for _ in 0..pause {
-                if !self.is_ended() {
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
 }
@@ -135,6 +141,7 @@ fn a_cluster_under_load_is_copied_as_a_whole() {
     };
     let ports = [&first, &second, &third].map(|server| server.port);
     let copied: Vec<(i64, i64)> = std::thread::scope(|scope| {
+        let end = SetAtDrop(&progress.is_ended);
         scope.spawn(|| progress.write_measurements(ports[0]));
         scope.spawn(|| progress.write_gardeners(ports[1]));
         scope.spawn(|| progress.move_gardeners(ports[2]));
@@ -148,10 +155,11 @@ fn a_cluster_under_load_is_copied_as_a_whole() {
             assert!(ended.status.success(), "{}", text(&ended.stderr));
             let told = text(&ended.stdout);
             assert!(told.contains("The catalog and 3 partitions"), "{told}");
+            progress.copies.fetch_add(1, Ordering::Relaxed);
             before
         };
         let copied = (0..COPIES).map(copy).collect();
-        progress.is_ended.store(true, Ordering::Relaxed);
+        drop(end);
         copied
     });
     assert!(progress.moves.load(Ordering::Relaxed) >= 2);

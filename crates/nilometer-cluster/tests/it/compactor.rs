@@ -14,7 +14,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 use crate::faulty::{Faults, FaultyStore};
-use crate::support::{Scratch, Slate, effort, files, in_files};
+use crate::support::{Scratch, SetAtDrop, Slate, effort, files, in_files};
 
 /// The directory of the child's database.
 const DIRECTORY: &str = "NILOMETER_COMPACTOR_DIRECTORY";
@@ -41,9 +41,10 @@ fn beside_a_compactor(store: &Arc<dyn ObjectStore>, path: &str, work: impl FnOnc
     let compactor = SlateCompactor::start(store.clone(), path, &options()).expect("a compactor");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = SetAtDrop(&is_over);
         let merging = scope.spawn(|| compactor.run(|| is_over.load(Ordering::Acquire)));
         work();
-        is_over.store(true, Ordering::Release);
+        drop(end);
         merging.join().expect("no panic").expect("it worked");
     });
 }

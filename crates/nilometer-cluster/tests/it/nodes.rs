@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 
 use crate::server::{Server, command, exchange, receive, refused, run, send, url};
-use crate::support::Scratch;
+use crate::support::{Scratch, SetAtDrop};
 
 /// Time for partitions to be taken over, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -231,6 +231,7 @@ fn a_node_is_killed_under_load() {
     insert(&second, 0, 16);
     let (next, is_ended) = (AtomicI64::new(16), AtomicBool::new(false));
     let longest = std::thread::scope(|scope| {
+        let end = SetAtDrop(&is_ended);
         let writers: Vec<_> = [second.port, third.port, second.port, third.port]
             .into_iter()
             .zip(1..)
@@ -243,7 +244,7 @@ fn a_node_is_killed_under_load() {
         drop(victim);
         until_owned(&second, &[&second, &third]);
         std::thread::sleep(Duration::from_secs(1));
-        is_ended.store(true, Ordering::Relaxed);
+        drop(end);
         let longest = writers
             .into_iter()
             .map(|writer| writer.join().expect("a writer"));

@@ -18,7 +18,7 @@ use crate::nodes::{check, insert, measurements, node, until_hosts};
 use crate::nodes_work::{EXPIRING, check_work, prepare_work};
 use crate::proxy::Proxy;
 use crate::server::{Server, command, exchange, url};
-use crate::support::{Scratch, effort};
+use crate::support::{Scratch, SetAtDrop, effort};
 
 /// Nodes that run at the same time, at most.
 const NODES_MAX: usize = 4;
@@ -359,6 +359,7 @@ fn campaign(seed: u64, rounds: u64) {
     let mut done = Vec::new();
     std::thread::scope(|scope| {
         let load = &load;
+        let end = SetAtDrop(&load.is_ended);
         let mut threads = Vec::new();
         for writer in 1..=4_u8 {
             let seed = seed * 10 + u64::from(writer);
@@ -382,7 +383,7 @@ fn campaign(seed: u64, rounds: u64) {
                 break;
             }
         }
-        load.is_ended.store(true, Ordering::Relaxed);
+        drop(end);
     });
     let count = load.measurements.next.load(Ordering::SeqCst);
     let documents = load.documents.next.load(Ordering::SeqCst);

@@ -9,7 +9,7 @@ use bson::{Bson, Document, doc};
 
 use crate::nodes::{admin, node, until_owned};
 use crate::server::{Server, command, exchange, url};
-use crate::support::Scratch;
+use crate::support::{Scratch, SetAtDrop};
 
 const PARTITIONS: i64 = 6;
 
@@ -112,6 +112,7 @@ fn the_partitions_of_others_answer_while_a_node_is_killed() {
     let mut answered: Vec<bool> = Vec::new();
     let written = || progress.iter().map(|one| one.load(Ordering::Relaxed));
     let used: Vec<(i64, Duration)> = std::thread::scope(|scope| {
+        let end = SetAtDrop(&is_ended);
         let ports = [second.port, third.port].into_iter().cycle();
         let users: Vec<_> = hosts
             .iter()
@@ -130,7 +131,7 @@ fn the_partitions_of_others_answer_while_a_node_is_killed() {
         let both = before.into_iter().zip(written());
         answered = both.map(|(before, after)| after > before + 1).collect();
         std::thread::sleep(Duration::from_secs(3));
-        is_ended.store(true, Ordering::Relaxed);
+        drop(end);
         let used = users.into_iter().map(|user| user.join().expect("a user"));
         used.collect()
     });

@@ -15,7 +15,7 @@ use nilometer_storage::{
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
-use crate::support::Scratch;
+use crate::support::{Scratch, SetAtDrop};
 
 const PATH: &str = "garden";
 
@@ -114,6 +114,7 @@ fn a_view_shows_one_moment_while_others_write() {
     engine.commit(batch, Durability::Sync).expect("a commit");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let writing = SetAtDrop(&is_over);
         scope.spawn(|| {
             let mut amounts = [100u64; ACCOUNTS as usize];
             let mut random = 1u64;
@@ -156,7 +157,7 @@ fn a_view_shows_one_moment_while_others_write() {
                 assert_eq!(again.as_deref(), Some(&value[..]));
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(writing);
         assert!(views > 3, "{views} views");
     });
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::contract::Factory;
 use crate::engine::{Engine, LONG_KEY_BYTES_MAX};
@@ -36,6 +36,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Sets a flag when it is dropped, by a panic too.
+///
+/// A scope of threads waits for all of them. If some run until a flag is set, a panic before that would never be reported.
+pub struct SetAtDrop<'f>(pub &'f AtomicBool);
+
+impl Drop for SetAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -12,7 +12,7 @@ use nilometer_storage::{
     WriteBatch,
 };
 
-use crate::support::{Scratch, effort};
+use crate::support::{Scratch, SetAtDrop, effort};
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -145,6 +145,7 @@ fn readers_beside_a_writer_lose_no_entry() {
         found.filter(|entry| entry.is_ok()).count() as u64
     };
     std::thread::scope(|scope| {
+        let is_over = SetAtDrop(&ended);
         for reader in 0..2 {
             let (engine, ended) = (&engine, &ended);
             scope.spawn(move || {
@@ -186,7 +187,7 @@ fn readers_beside_a_writer_lose_no_entry() {
                 engine.commit(batch, Durability::Buffered).expect("commit");
             }
         }
-        ended.store(true, Ordering::Relaxed);
+        drop(is_over);
     });
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use nilometer_storage::testing::effort;
-pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch};
+pub(crate) use nilometer_storage::testing::support::{LongKeys, Scratch, SetAtDrop};
 
 use nilometer_storage::testing::contract::Factory;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};

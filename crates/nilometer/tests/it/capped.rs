@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nilometer::Database;
 use nilometer_bson::{Array, Document, Value, doc};
 use nilometer_storage::testing::effort;
+use nilometer_storage::testing::support::SetAtDrop;
 
 use crate::random::Random;
 use crate::support::{Fixture, TemporaryDirectory, cursor, show};
@@ -368,6 +369,7 @@ fn a_conversion_loses_no_acknowledged_document() {
     );
     let done = std::sync::atomic::AtomicBool::new(false);
     let acknowledged = std::thread::scope(|scope| {
+        let end = SetAtDrop(&done);
         let writer = scope.spawn(|| {
             let (mut n, mut acknowledged, mut codes) = (0, Vec::new(), Vec::new());
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
@@ -388,7 +390,7 @@ fn a_conversion_loses_no_acknowledged_document() {
             assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
             std::thread::sleep(Duration::from_millis(5));
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(end);
         writer.join().unwrap()
     });
     let stored = run_on(&database, doc! { "find": "c", "batchSize": 1_000_000 });
