@@ -1,4 +1,4 @@
-//! Time budgets: what building and testing may cost, measured while `ci` does it.
+//! Time budgets: what building and testing may cost, measured by `cargo xtask budgets`.
 //!
 //! A budget is in seconds on two cores without other load. Two figures are compared with it. Processor time of all
 //! processes that the step started, divided by two, changes little when the machine is busy; it may exceed the budget by
@@ -46,14 +46,10 @@ pub(crate) fn measure(action: impl FnOnce() -> Outcome) -> Outcome<Cost> {
 }
 
 /// Prints the cost of each budget; an error names those exceeded.
-pub(crate) fn report(costs: &[(Budget, Option<Cost>)]) -> Outcome {
+pub(crate) fn report(costs: &[(Budget, Cost)]) -> Outcome {
     println!("\nbudget (seconds on {CORES} cores without other load)");
     let mut over = Vec::new();
     for (budget, cost) in costs {
-        let Some(cost) = cost else {
-            println!("{:<24}not measured", budget.name);
-            continue;
-        };
         let is_over = cost.exceeds(budget.limit);
         let processor = cost.per_core().map_or("-".to_string(), seconds);
         println!(

@@ -1,15 +1,16 @@
-//! `cargo xtask ci`, `verify` and `fix`: every check of the project, in the order in which failures are cheapest.
+//! `cargo xtask ci`, `verify`, `fix` and `budgets`: every check of the project, in the order in which failures are cheapest.
 //!
-//! `verify` needs Rust alone and changes no file; `ci` is `verify`, the long steps, the clients, and the time budgets.
-//! `fix` repairs what tools can repair. All steps run even after one has failed, so that one run shows all
-//! failures; the summary gives the time of each step.
+//! `verify` needs Rust alone and changes no file. `ci` does the same with longer tests, and runs the clients and what else takes
+//! minutes; it must end within half an hour on two cores. `fix` repairs what tools can repair. `budgets` measures what building
+//! and testing cost. All steps run even after one has failed, so that one run shows all failures; the summary gives the time of
+//! each step.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::budget::{self, Budget, Cost};
 use crate::object_store::ObjectStore;
-use crate::process::{Outcome, WORKSPACE, cargo, read, root, run};
+use crate::process::{Outcome, WORKSPACE, cargo, read, root, run, target_folder};
 use crate::{conformance, deny, fuzz, soak, tidy};
 
 /// All tests, from an empty target folder.
@@ -22,6 +23,8 @@ const EDIT_TO_TEST: Budget = Budget {
     name: "edit to test",
     limit: Duration::from_secs(15),
 };
+/// What `ci` divides the size of the long tests by: all of it would take a third of the time that `ci` has.
+const CI_DIVISOR: &str = "4";
 /// The fast tests of all crates.
 const SUITE: Budget = Budget {
     name: "suite",
@@ -31,23 +34,10 @@ const SUITE: Budget = Budget {
 /// A step's name, its outcome and its time.
 type Step = (&'static str, Outcome, Duration);
 
-/// What building and running the tests cost.
-#[derive(Default)]
-struct TestCosts {
-    build: Option<Cost>,
-    suite: Option<Cost>,
-}
-
-/// Every check, and the budgets; fails if one of them fails.
+/// Every check; fails if one of them fails.
 pub(crate) fn all() -> Outcome {
     let mut steps: Vec<Step> = Vec::new();
-    let costs = quick_steps(&mut steps);
-    let mut edit = None;
-    step(&mut steps, "edit to test", || {
-        edit = Some(edit_to_test()?);
-        Ok(())
-    });
-    step(&mut steps, "histories", histories);
+    verify_steps(&mut steps, longer_tests);
     step(&mut steps, "soak", soak::short);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
@@ -55,20 +45,13 @@ pub(crate) fn all() -> Outcome {
     step(&mut steps, "features", features);
     step(&mut steps, "cluster", || cluster(true));
     step(&mut steps, "deny", deny::all);
-    step(&mut steps, "budgets", || {
-        budget::report(&[
-            (BUILD, costs.build),
-            (EDIT_TO_TEST, edit),
-            (SUITE, costs.suite),
-        ])
-    });
     report(&steps)
 }
 
 /// Every check that needs Rust alone; changes no file.
 pub(crate) fn verify() -> Outcome {
     let mut steps: Vec<Step> = Vec::new();
-    quick_steps(&mut steps);
+    verify_steps(&mut steps, test);
     report(&steps)
 }
 
@@ -82,18 +65,30 @@ pub(crate) fn fix() -> Outcome {
     run(&mut cargo(["fmt", "--all"]))
 }
 
-fn quick_steps(steps: &mut Vec<Step>) -> TestCosts {
-    let mut costs = TestCosts::default();
+fn verify_steps(steps: &mut Vec<Step>, tests: impl FnOnce() -> Outcome) {
     step(steps, "fmt", format);
     step(steps, "tidy", tidy::run);
     step(steps, "lint", lint);
-    step(steps, "test", || {
-        costs.build = Some(budget::measure(build_tests)?);
-        costs.suite = Some(budget::measure(run_tests)?);
-        Ok(())
-    });
+    step(steps, "test", tests);
     step(steps, "docs", docs);
-    costs
+}
+
+/// Builds all tests in a folder of its own, runs the fast ones, and edits the largest crate; fails if a budget is exceeded.
+pub(crate) fn budgets() -> Outcome {
+    let folder = target_folder().join("budgets");
+    if folder.exists() {
+        let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+        std::fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    let within = |mut test: Command| run(test.env("CARGO_TARGET_DIR", &folder));
+    let build = budget::measure(|| {
+        let mut test = all_tests();
+        test.arg("--no-run");
+        within(test)
+    })?;
+    let suite = budget::measure(|| within(fast_tests()))?;
+    let edit = edit_to_test(within)?;
+    budget::report(&[(BUILD, build), (EDIT_TO_TEST, edit), (SUITE, suite)])
 }
 
 fn step(steps: &mut Vec<Step>, name: &'static str, action: impl FnOnce() -> Outcome) {
@@ -145,10 +140,9 @@ const LINT: [&str; 6] = [
     "warnings",
 ];
 
-/// Builds all tests, then runs them.
+/// Builds all tests and runs the fast version of those that have one.
 pub(crate) fn test() -> Outcome {
-    build_tests()?;
-    run_tests()
+    run(&mut fast_tests())
 }
 
 fn all_tests() -> Command {
@@ -157,30 +151,31 @@ fn all_tests() -> Command {
     test
 }
 
-fn build_tests() -> Outcome {
-    run(all_tests().arg("--no-run"))
-}
-
-/// Runs the fast tests. Many wait: for the disk, for servers, for each other. So there are three times as many threads as
-/// cores, and files are in memory where there is room; `histories` uses the disk. Golden files are compared, never
-/// rewritten.
-fn run_tests() -> Outcome {
+/// The fast tests. Many wait: for the disk, for servers, for each other. So there are three times as many threads as cores,
+/// and files are in memory where there is room; `histories` uses the disk. Golden files are compared, never rewritten.
+fn fast_tests() -> Command {
     let mut test = all_tests();
     test.arg("--no-fail-fast").env_remove("UPDATE_EXPECT");
-    run(with_threads_and_memory(&mut test))
+    with_threads_and_memory(&mut test);
+    test
 }
 
-/// Makes the fast tests faster.
+/// Makes tests that wait faster.
 pub(crate) fn with_threads_and_memory(test: &mut Command) -> &mut Command {
+    with_threads(test);
+    if std::env::var_os("TMPDIR").is_none() && has_room_in_memory() {
+        test.env("TMPDIR", FILES_IN_MEMORY);
+    }
+    test
+}
+
+/// Has three test threads a core.
+fn with_threads(test: &mut Command) {
     if std::env::var_os("RUST_TEST_THREADS").is_none()
         && let Ok(cores) = std::thread::available_parallelism()
     {
         test.env("RUST_TEST_THREADS", (3 * cores.get()).to_string());
     }
-    if std::env::var_os("TMPDIR").is_none() && has_room_in_memory() {
-        test.env("TMPDIR", FILES_IN_MEMORY);
-    }
-    test
 }
 
 /// A file system in memory, on Linux.
@@ -197,13 +192,17 @@ fn has_room_in_memory() -> bool {
     free.is_some_and(|free| free >= FILES_KILOBYTES)
 }
 
-/// Runs all tests of the crates with the long version of those that the fast suite shortens.
+/// Runs all tests, with the long version of those that the fast suite shortens, and files on the disk.
 pub(crate) fn histories() -> Outcome {
-    let test = ["--quiet", "--lib", "--tests"];
-    run(cargo(["test"])
-        .args(WORKSPACE)
-        .args(test)
-        .env("NILOMETER_LONG", "1"))
+    let mut test = all_tests();
+    test.arg("--no-fail-fast").env_remove("UPDATE_EXPECT");
+    with_threads(&mut test);
+    run(test.env("NILOMETER_LONG", "1"))
+}
+
+/// Runs all tests, with a part of the long version of those that the fast suite shortens.
+fn longer_tests() -> Outcome {
+    run(fast_tests().env("NILOMETER_LONG", CI_DIVISOR))
 }
 
 /// Tests code behind Cargo features, apart from the other steps, which see the default build.
@@ -317,13 +316,13 @@ pub(crate) fn figures() -> Outcome {
 }
 
 /// Touches the largest crate and runs the tests of one of its modules: what a person waits for after an edit.
-fn edit_to_test() -> Outcome<Cost> {
+fn edit_to_test(run: impl Fn(Command) -> Outcome) -> Outcome<Cost> {
     let test = || {
         let fixed = ["test", "--package", "nilometer", "--lib", "--quiet"];
         let mut test = cargo(fixed);
-        run(test
-            .args(["--", "eval::matcher::"])
-            .env("CARGO_INCREMENTAL", "1"))
+        test.args(["--", "eval::matcher::"])
+            .env("CARGO_INCREMENTAL", "1");
+        run(test)
     };
     test()?;
     let path = root().join("crates/nilometer/src/lib.rs");

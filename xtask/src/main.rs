@@ -33,7 +33,8 @@ cargo xtask TASK
 
   verify                    format, tidy, lint, tests, documentation; changes no file
   fix                       what tools can repair: lints, tables of COMPATIBILITY.md, line ends, format
-  ci                        verify, the long tests, the clients, the time budgets; what a change must pass
+  ci                        verify with the long tests, and the clients; what a change must pass
+  budgets                   what building and testing cost, against what they may
   fmt | lint | test | docs  one step of verify
   histories                 tests that the fast suite shortens, at full length
   tidy                      house rules: imports, lengths, module heads, links, text
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["ci"] => ci::all(),
         ["verify"] => ci::verify(),
+        ["budgets"] => ci::budgets(),
         ["fix"] => ci::fix(),
         ["fmt"] => ci::format(),
         ["lint"] => ci::lint(),

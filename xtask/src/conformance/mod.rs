@@ -26,7 +26,7 @@ use server::Server;
 const REASON_CHARS_MAX: usize = 240;
 
 /// Clients that run at once. Most wait for their server, and their server for them.
-const CLIENTS_AT_ONCE: usize = 2;
+const CLIENTS_AT_ONCE: usize = 3;
 
 /// The result of one client.
 enum Verdict {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use nilometer_bson::fuzz::Numbers;
+use nilometer_storage::testing::effort;
 use serde_json::{Value, json};
 
 use crate::store::TestStore;
@@ -480,11 +481,7 @@ fn check(store: &mut TestStore, query: &Query, points: &[Point], seed: u64) {
 
 #[test]
 fn random_queries_give_what_naive_evaluation_gives() {
-    let seeds = match std::env::var_os("NILOMETER_LONG") {
-        Some(_) => 200,
-        None => 12,
-    };
-    for seed in 0..seeds {
+    for seed in 0..effort(12, 200, 200) {
         let mut numbers = Numbers::new(seed);
         let points = points(&mut numbers);
         let mut store = TestStore::new();

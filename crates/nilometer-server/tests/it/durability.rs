@@ -5,7 +5,7 @@
 //! after the next. Meanwhile buckets are opened, reopened, folded, sealed, expired, changed through `system.buckets`
 //! and dropped.
 //!
-//! The fast suite kills a few times; NILOMETER_LONG=1, which every change must pass, twenty times; NILOMETER_SOAK=1
+//! The fast suite kills a few times; NILOMETER_LONG=1 twenty times; NILOMETER_SOAK=1
 //! does so on 25 directories. NILOMETER_SEED repeats the choices of a run, but not its timing.
 
 use std::collections::{BTreeMap, HashMap};

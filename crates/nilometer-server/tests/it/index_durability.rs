@@ -2,7 +2,7 @@
 //!
 //! Afterwards an interrupted build resumes and ends; an acknowledged index exists, a dropped one does not; `validate`
 //! agrees, and index lookups return what a scan finds. NILOMETER_SEED repeats the choices of a run, but not its timing;
-//! NILOMETER_LONG=1, which every change must pass, kills more often, NILOMETER_SOAK=1 many times.
+//! NILOMETER_LONG=1 kills more often, NILOMETER_SOAK=1 many times.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;

@@ -13,7 +13,7 @@
 //! One thread does it all, so a seed is one history. The engine keeps a log of its operations, and each write has its place in
 //! that log; so the contents expected after a crash are known exactly. A failing seed is printed with the command that replays it.
 //!
-//! A plain run has few histories, one with `NILOMETER_LONG`, which every change must pass, 40 times as many, one with
+//! A plain run has few histories, one with `NILOMETER_LONG=1` 40 times as many, one with
 //! `NILOMETER_SOAK` ten times more. `NILOMETER_FUZZ_RUNS` sets another number.
 
 use std::cell::Cell;

@@ -6,6 +6,7 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::testing::{apply_description, with_sorted_fields};
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::testing::random::Random;
+use nilometer_storage::testing::{effort, is_long};
 
 use super::{START_MS, Stream, create, id_of, in_directory, kind, sorted, watch};
 use crate::support::{Fixture, TemporaryDirectory, cursor, primary_environment, show};
@@ -298,8 +299,8 @@ fn history(seed: u64, steps: usize) -> usize {
 
 #[test]
 fn a_stream_rebuilds_the_contents_over_resumptions() {
-    let long = std::env::var_os("NILOMETER_LONG").is_some();
-    let (seeds, steps) = if long { (60, 400) } else { (6, 120) };
+    let steps = if is_long() { 400 } else { 120 };
+    let seeds = effort(6, 60, 60);
     let resumptions: usize = (0..seeds).map(|seed| history(seed, steps)).sum();
     assert!(resumptions > seeds as usize, "{resumptions}");
 }
