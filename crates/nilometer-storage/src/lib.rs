@@ -4,16 +4,12 @@
 //! and is the test oracle for the other. [`LongKeyEngine`] adds keys of any length to either. This crate does not know
 //! documents or anything built from them.
 
-#![expect(
-    dead_code,
-    reason = "the embedded engine, which uses the rest, follows"
-)]
-
 pub mod bytes;
 mod checksum;
 pub mod engine;
 pub mod error;
 pub mod file_system;
+mod forward;
 mod lock;
 mod long_keys;
 pub mod lsm;

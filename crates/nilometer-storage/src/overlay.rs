@@ -20,10 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
-    NewKeyspace, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, Keyspace, KeyspaceId, NewKeyspace, Operation, Scan, ScanEntries,
+    Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
+use crate::forward_engine;
 use crate::lock::lock;
 
 /// The writes to one keyspace by key; `None` is a removal.
@@ -98,12 +99,11 @@ impl OverlayEngine {
 }
 
 impl Engine for OverlayEngine {
+    forward_engine!(below: keyspaces, confirm, keyspace_statistics, key_bytes_max, statistics,
+        check_writable);
+
     fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         Self::unsupported("creating a keyspace over a snapshot")
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.below.keyspaces()
     }
 
     fn drop_keyspace(&self, _: KeyspaceId) -> Result<()> {
@@ -137,10 +137,6 @@ impl Engine for OverlayEngine {
         Ok(state.commits)
     }
 
-    fn confirm(&self) -> Result<()> {
-        self.below.confirm()
-    }
-
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
         Ok(Box::new(self.with_writes(self.writes())))
     }
@@ -159,22 +155,6 @@ impl Engine for OverlayEngine {
 
     fn verify(&self) -> Result<()> {
         Ok(())
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.below.keyspace_statistics(id)
-    }
-
-    fn key_bytes_max(&self) -> usize {
-        self.below.key_bytes_max()
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.below.statistics()
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.below.check_writable()
     }
 
     fn close(&self) -> Result<()> {

@@ -17,20 +17,18 @@ mod walk;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering as MemoryOrder};
 use std::sync::{Arc, Mutex, RwLock};
 
 use self::walk::LongKeyWalk;
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, DiskWaits, Durability, Engine, EngineStatistics, KEY_BYTES_MAX, Keyspace,
-    KeyspaceId, KeyspaceOptions, KeyspaceStatistics, LONG_KEY_BYTES_MAX, NewKeyspace, Operation,
-    Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, KEY_BYTES_MAX, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, LONG_KEY_BYTES_MAX, Operation, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
+use crate::forward_engine;
 use crate::lock::{lock, read, write};
-use crate::lsm::BackupSource;
 
 pub(crate) use self::form::end_of_prefix;
 
@@ -181,13 +179,8 @@ impl LongKeyEngine {
 }
 
 impl Engine for LongKeyEngine {
-    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
-        self.inner.create_keyspaces(new)
-    }
-
-    fn import_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
-        self.inner.import_keyspace(keyspace)
-    }
+    forward_engine!(inner: create_keyspaces, import_keyspace, confirm, sync, settle, checkpoint,
+        backup_source, verify, statistics, is_read_only, check_writable, disk_waits, close);
 
     fn keyspaces(&self) -> Vec<Keyspace> {
         without_companions(self.inner.keyspaces())
@@ -241,36 +234,12 @@ impl Engine for LongKeyEngine {
         }
     }
 
-    fn confirm(&self) -> Result<()> {
-        self.inner.confirm()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.inner.settle()
-    }
-
     fn settle_keyspace(&self, id: KeyspaceId) -> Result<()> {
         self.inner.settle_keyspace(id)?;
         match self.companions().get(&id) {
             Some(companion) => self.inner.settle_keyspace(*companion),
             None => Ok(()),
         }
-    }
-
-    fn checkpoint(&self, target: &Path) -> Result<()> {
-        self.inner.checkpoint(target)
-    }
-
-    fn backup_source(&self) -> Option<BackupSource> {
-        self.inner.backup_source()
-    }
-
-    fn verify(&self) -> Result<()> {
-        self.inner.verify()
     }
 
     fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
@@ -296,26 +265,6 @@ impl Engine for LongKeyEngine {
 
     fn key_bytes_max(&self) -> usize {
         LONG_KEY_BYTES_MAX
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.inner.statistics()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.inner.is_read_only()
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.inner.check_writable()
-    }
-
-    fn disk_waits(&self) -> DiskWaits {
-        self.inner.disk_waits()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.inner.close()
     }
 }
 

@@ -19,10 +19,10 @@ use super::options::LsmOptions;
 use super::recovery::{self, Recovery};
 use crate::bytes::Bytes;
 use crate::engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceStatistics,
-    NewKeyspace, Scan, ScanEntries, Snapshot, WriteBatch,
+    Direction, Durability, Engine, Keyspace, KeyspaceId, Scan, ScanEntries, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
+use crate::forward_engine;
 use crate::lock::lock;
 
 /// Maximum number of losses recorded.
@@ -103,17 +103,8 @@ fn note(losses: &Losses, loss: Loss) {
 }
 
 impl Engine for SalvageEngine {
-    fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
-        self.inner.create_keyspaces(new)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.keyspaces()
-    }
-
-    fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
-        self.inner.drop_keyspace(id)
-    }
+    forward_engine!(inner: create_keyspaces, keyspaces, drop_keyspace, sync, verify,
+        keyspace_statistics, statistics, close);
 
     fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
         self.inner.commit(batch, durability)
@@ -126,10 +117,6 @@ impl Engine for SalvageEngine {
         }))
     }
 
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
     fn settle(&self) -> Result<()> {
         Err(Error::Unsupported {
             operation: "settling a damaged copy",
@@ -140,22 +127,6 @@ impl Engine for SalvageEngine {
         Err(Error::Unsupported {
             operation: "a checkpoint of a damaged copy",
         })
-    }
-
-    fn verify(&self) -> Result<()> {
-        self.inner.verify()
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.inner.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.inner.statistics()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.inner.close()
     }
 }
 

@@ -10,7 +10,6 @@
 //! after it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nilometer::Database;
@@ -18,8 +17,8 @@ use nilometer::services::Environment;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::testing::Effort;
 use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, MemoryEngine, NewKeyspace, Result, Snapshot, WriteBatch,
+    Durability, Engine, KeyspaceId, KeyspaceOptions, MemoryEngine, NewKeyspace, Result, WriteBatch,
+    forward_engine,
 };
 
 use crate::measurement_changes::{command, contents, measurement, merged};
@@ -29,7 +28,7 @@ use crate::support::{Fixture, show, with_cut_keys};
 /// Histories of a run, commands and crashes of each.
 const HISTORIES: Effort = Effort {
     fast: 2,
-    long: 24,
+    long: 12,
     soak: 300,
 };
 const COMMANDS: u64 = 25;
@@ -77,6 +76,9 @@ impl RecordingEngine {
 }
 
 impl Engine for RecordingEngine {
+    forward_engine!(inner: keyspaces, snapshot, sync, settle, checkpoint, verify,
+        keyspace_statistics, statistics, close);
+
     fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         let mut operations = self.operations.lock().unwrap();
         let ids = self.inner.create_keyspaces(new)?;
@@ -85,10 +87,6 @@ impl Engine for RecordingEngine {
             .map(|(name, options)| ((*name).to_owned(), *options));
         operations.push(EngineOperation::Create(new.collect()));
         Ok(ids)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.keyspaces()
     }
 
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
@@ -103,38 +101,6 @@ impl Engine for RecordingEngine {
         let position = self.inner.commit(batch.clone(), durability)?;
         operations.push(EngineOperation::Commit(batch));
         Ok(position)
-    }
-
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.inner.settle()
-    }
-
-    fn checkpoint(&self, target: &Path) -> Result<()> {
-        self.inner.checkpoint(target)
-    }
-
-    fn verify(&self) -> Result<()> {
-        self.inner.verify()
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.inner.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.inner.statistics()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.inner.close()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Changes of the catalog of a router end between any two of their steps: the next command repairs what is left.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -12,8 +11,7 @@ use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
 use nilometer_bson::{Document, Value, array, doc};
 use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceStatistics,
-    NewKeyspace, Result, Snapshot, WriteBatch,
+    Durability, Engine, Error, KeyspaceId, NewKeyspace, Result, WriteBatch, forward_engine,
 };
 
 use crate::router::{Cluster, create, measurement, partition_cursors};
@@ -36,13 +34,12 @@ impl Cut {
 }
 
 impl Engine for Cut {
+    forward_engine!(inner: keyspaces, snapshot, sync, settle, checkpoint, verify,
+        keyspace_statistics, statistics);
+
     fn create_keyspaces(&self, new: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         self.step()?;
         self.inner.create_keyspaces(new)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.keyspaces()
     }
 
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
@@ -53,34 +50,6 @@ impl Engine for Cut {
     fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
         self.step()?;
         self.inner.commit(batch, durability)
-    }
-
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.inner.settle()
-    }
-
-    fn checkpoint(&self, target: &Path) -> Result<()> {
-        self.inner.checkpoint(target)
-    }
-
-    fn verify(&self) -> Result<()> {
-        self.inner.verify()
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.inner.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.inner.statistics()
     }
 
     fn close(&self) -> Result<()> {

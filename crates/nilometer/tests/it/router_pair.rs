@@ -13,8 +13,8 @@ use nilometer::session::ClientSession;
 use nilometer::{Database, Request};
 use nilometer_bson::{Document, ObjectId, doc};
 use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceStatistics,
-    MemoryEngine, NewKeyspace, Result, Snapshot, WriteBatch,
+    Durability, Engine, Error, KeyspaceId, MemoryEngine, NewKeyspace, Result, WriteBatch,
+    forward_engine,
 };
 
 use crate::support::show;
@@ -23,12 +23,10 @@ use crate::support::show;
 struct View(Arc<dyn Engine>);
 
 impl Engine for View {
+    forward_engine!(0: keyspaces, snapshot, keyspace_statistics, statistics);
+
     fn create_keyspaces(&self, _: &[NewKeyspace<'_>]) -> Result<Vec<KeyspaceId>> {
         Err(Error::ReadOnly)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.0.keyspaces()
     }
 
     fn drop_keyspace(&self, _: KeyspaceId) -> Result<()> {
@@ -37,10 +35,6 @@ impl Engine for View {
 
     fn commit(&self, _: WriteBatch, _: Durability) -> Result<u64> {
         Err(Error::ReadOnly)
-    }
-
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        self.0.snapshot()
     }
 
     fn sync(&self) -> Result<()> {
@@ -57,14 +51,6 @@ impl Engine for View {
 
     fn verify(&self) -> Result<()> {
         Ok(())
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
-        self.0.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.0.statistics()
     }
 
     fn is_read_only(&self) -> bool {

@@ -93,11 +93,6 @@ impl SegmentList {
         })
     }
 
-    /// Returns the last segment of the list.
-    pub(super) fn last(&self) -> u64 {
-        lock(&self.state).range.last
-    }
-
     /// Records that the log now ends with segment `last`, unless it does so already.
     pub(super) fn set_last(&self, last: u64) -> Result<()> {
         self.change(|range| SegmentRange { last, ..range })

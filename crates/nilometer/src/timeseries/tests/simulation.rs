@@ -18,15 +18,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::testing::Effort;
 use nilometer_storage::{
-    Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, LongKeyEngine, MemoryEngine, NewKeyspace, Snapshot, WriteBatch,
+    Durability, Engine, Error, KeyspaceId, KeyspaceOptions, LongKeyEngine, MemoryEngine,
+    NewKeyspace, WriteBatch, forward_engine,
 };
 
 use super::{Draw, measurements, sorted_fields, stage};
@@ -118,6 +117,9 @@ impl LoggedEngine {
 }
 
 impl Engine for LoggedEngine {
+    forward_engine!(inner: keyspaces, snapshot, settle, checkpoint, verify, keyspace_statistics,
+        statistics, close);
+
     fn create_keyspaces(
         &self,
         new: &[NewKeyspace<'_>],
@@ -130,10 +132,6 @@ impl Engine for LoggedEngine {
         log.operations.push(Operation::Create(new.collect()));
         log.synced = log.operations.len();
         Ok(ids)
-    }
-
-    fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.keyspaces()
     }
 
     fn drop_keyspace(&self, id: KeyspaceId) -> nilometer_storage::Result<()> {
@@ -174,38 +172,10 @@ impl Engine for LoggedEngine {
         Ok(position)
     }
 
-    fn snapshot(&self) -> nilometer_storage::Result<Box<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
-
     fn sync(&self) -> nilometer_storage::Result<()> {
         let mut log = self.log.lock().unwrap();
         log.synced = log.operations.len();
         Ok(())
-    }
-
-    fn settle(&self) -> nilometer_storage::Result<()> {
-        self.inner.settle()
-    }
-
-    fn checkpoint(&self, target: &Path) -> nilometer_storage::Result<()> {
-        self.inner.checkpoint(target)
-    }
-
-    fn verify(&self) -> nilometer_storage::Result<()> {
-        self.inner.verify()
-    }
-
-    fn keyspace_statistics(&self, id: KeyspaceId) -> nilometer_storage::Result<KeyspaceStatistics> {
-        self.inner.keyspace_statistics(id)
-    }
-
-    fn statistics(&self) -> EngineStatistics {
-        self.inner.statistics()
-    }
-
-    fn close(&self) -> nilometer_storage::Result<()> {
-        self.inner.close()
     }
 }
 
