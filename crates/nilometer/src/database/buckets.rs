@@ -17,14 +17,14 @@ use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount};
 use crate::query::source::{
-    Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions,
-    BucketScanOptions, BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey,
-    RecordScanOptions, RecordSource, RecordView, ScanCounters,
+    Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketRun,
+    BucketScanOptions, BucketSource, Buckets, Direction, EntryIter, IndexEntry, RecordIter,
+    RecordKey, RecordScanOptions, RecordSource, RecordView, ScanCounters, SingleBuckets,
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
     BucketRange, BucketView, IndexStream, ScannedBucket, StoredBucket, StoredBuckets,
-    SummarizedBucket, Timeseries,
+    SummarizedBucket, SummarizedBuckets, SummaryRun, Timeseries,
 };
 
 /// Distinct metadata read from an index at a time.
@@ -263,22 +263,16 @@ impl BucketSource for StoredBucketSource {
         let reader = &self.timeseries.reader;
         if scan.summaries && scan.index.is_none() {
             let buckets = reader.scan_summarized(&self.collection, range)?;
-            return Ok(Box::new(buckets.map(move |bucket| {
-                examined.documents.fetch_add(1, Ordering::Relaxed);
-                bucket.map(|bucket| match bucket {
-                    ScannedBucket::Stored(bucket) => bucket as Arc<dyn Bucket>,
-                    ScannedBucket::Summarized(bucket) => bucket,
-                })
-            })));
+            return Ok(Box::new(SummarizedScan { buckets, examined }));
         }
         let buckets = match &scan.index {
             Some(index) => self.by_index(index, range, &scan.examined)?,
             None => reader.scan(&self.collection, range)?,
         };
-        Ok(Box::new(buckets.map(move |bucket| {
+        Ok(Box::new(SingleBuckets(buckets.map(move |bucket| {
             examined.documents.fetch_add(1, Ordering::Relaxed);
             bucket.map(|bucket| bucket as Arc<dyn Bucket>)
-        })))
+        }))))
     }
 
     fn indexes(&self) -> Result<Vec<Arc<BucketIndex>>> {
@@ -383,6 +377,58 @@ impl BucketSource for StoredBucketSource {
     }
 }
 
+/// Implements methods of a trait by inherent methods of the same names.
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty)?) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type)?) -> $result {
+            self.$name($($argument)?)
+        })*
+    };
+}
+
+/// A scan by summaries.
+struct SummarizedScan {
+    buckets: SummarizedBuckets,
+    examined: Arc<ScanCounters>,
+}
+
+impl Buckets for SummarizedScan {
+    fn next(&mut self) -> Option<Result<Arc<dyn Bucket>>> {
+        let bucket = self.buckets.next()?;
+        self.examined.documents.fetch_add(1, Ordering::Relaxed);
+        Some(bucket.map(|bucket| match bucket {
+            ScannedBucket::Stored(bucket) => bucket as Arc<dyn Bucket>,
+            ScannedBucket::Summarized(bucket) => bucket,
+        }))
+    }
+
+    fn next_run(
+        &mut self,
+        accept: &mut dyn FnMut(&dyn BucketRun) -> Result<usize>,
+    ) -> Result<Option<Box<dyn BucketRun>>> {
+        let run = self.buckets.next_run(&mut |run| accept(run))?;
+        let Some(run) = run else { return Ok(None) };
+        let count = run.bucket_count() as u64;
+        self.examined.documents.fetch_add(count, Ordering::Relaxed);
+        Ok(Some(Box::new(run)))
+    }
+}
+
+impl BucketRun for SummaryRun {
+    forward! {
+        bucket_count() -> usize;
+        columns() -> &[Arc<str>];
+        count(at: usize) -> u32;
+        meta_id(at: usize) -> Option<NonZeroU64>;
+        dates(column: usize) -> Option<&[[i64; 2]]>;
+        totals(column: usize) -> Vec<ColumnTotal>;
+    }
+
+    fn bucket(&self, at: usize) -> Arc<dyn Bucket> {
+        Arc::new(self.bucket(at))
+    }
+}
+
 /// True if two key patterns are the same: names in order, and directions by value.
 fn is_same_key(a: nilometer_bson::DocRef<'_>, b: nilometer_bson::DocRef<'_>) -> bool {
     let (mut a, mut b) = (a.iter(), b.iter());
@@ -398,15 +444,6 @@ fn is_same_key(a: nilometer_bson::DocRef<'_>, b: nilometer_bson::DocRef<'_>) -> 
             _ => return false,
         }
     }
-}
-
-/// Implements methods of a trait by inherent methods of the same names.
-macro_rules! forward {
-    ($($name:ident($($argument:ident: $type:ty)?) -> $result:ty;)*) => {
-        $(fn $name(&self, $($argument: $type)?) -> $result {
-            self.$name($($argument)?)
-        })*
-    };
 }
 
 /// Implements the traits of queries for a bucket of the module `timeseries`.

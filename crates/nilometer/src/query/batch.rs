@@ -26,7 +26,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use self::row_writer::RowWriter;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::query::source::{Bucket, ColumnName, shown_columns};
+use crate::query::source::{Bucket, BucketRun, ColumnName, shown_columns};
 
 /// A batch of documents or measurements.
 #[derive(Clone)]
@@ -329,6 +329,38 @@ pub struct MeasurementBlock {
     pub selection: Selection,
     /// Field names, and the fields to show.
     pub shape: Arc<MeasurementShape>,
+}
+
+/// Whole buckets that follow one another in a scan, with all of their measurements.
+pub struct BlockRun {
+    /// The buckets.
+    pub buckets: Box<dyn BucketRun>,
+    /// Field names, and the fields to show.
+    pub shape: Arc<MeasurementShape>,
+}
+
+impl BlockRun {
+    /// Returns the number of buckets.
+    pub fn len(&self) -> usize {
+        self.buckets.bucket_count()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the measurements of a bucket.
+    pub fn block(&self, at: usize) -> MeasurementBlock {
+        MeasurementBlock::all(self.buckets.bucket(at), Arc::clone(&self.shape))
+    }
+
+    /// Returns the number of the metadata of a bucket if measurements show the metadata.
+    pub(crate) fn meta_id(&self, at: usize) -> Option<NonZeroU64> {
+        let shown = self.shape.meta_field.as_ref();
+        let shown = shown.filter(|name| self.shape.fields.contains(name));
+        shown.and_then(|_| self.buckets.meta_id(at))
+    }
 }
 
 /// A field of the measurements of a block.

@@ -46,7 +46,56 @@ pub type RecordKey = Vec<u8>;
 pub type RecordIter = Box<dyn Iterator<Item = Result<(RecordKey, Document)>> + Send>;
 
 /// A scan of a time-series collection.
-pub type BucketIter = Box<dyn Iterator<Item = Result<Arc<dyn Bucket>>> + Send>;
+pub type BucketIter = Box<dyn Buckets>;
+
+/// Buckets in the order of a scan.
+pub trait Buckets: Send {
+    /// Returns the next bucket.
+    fn next(&mut self) -> Option<Result<Arc<dyn Bucket>>>;
+
+    /// Returns the buckets that follow, if they are known by summaries that are side by side. `accept` returns how many of
+    /// them the caller takes. `None` if it takes none, or if [`Buckets::next`] returns what follows.
+    fn next_run(
+        &mut self,
+        accept: &mut dyn FnMut(&dyn BucketRun) -> Result<usize>,
+    ) -> Result<Option<Box<dyn BucketRun>>> {
+        let _ = accept;
+        Ok(None)
+    }
+}
+
+/// Buckets of an iterator.
+pub struct SingleBuckets<I>(pub I);
+
+impl<I: Iterator<Item = Result<Arc<dyn Bucket>>> + Send> Buckets for SingleBuckets<I> {
+    fn next(&mut self) -> Option<Result<Arc<dyn Bucket>>> {
+        self.0.next()
+    }
+}
+
+/// Buckets that follow one another in a scan, have the same columns, and are known by their summaries.
+pub trait BucketRun: Send + Sync {
+    /// Returns the number of buckets, at least 1.
+    fn bucket_count(&self) -> usize;
+
+    /// Returns a bucket.
+    fn bucket(&self, at: usize) -> Arc<dyn Bucket>;
+
+    /// Returns the column names by index.
+    fn columns(&self) -> &[Arc<str>];
+
+    /// Returns the number of measurements of a bucket.
+    fn count(&self, at: usize) -> u32;
+
+    /// Returns [`BucketHeader::meta_id`] of a bucket.
+    fn meta_id(&self, at: usize) -> Option<NonZeroU64>;
+
+    /// Returns the bounds of a column in milliseconds, if those of all buckets are dates.
+    fn dates(&self, column: usize) -> Option<&[[i64; 2]]>;
+
+    /// Returns the totals of a column, up to the first bucket that has none.
+    fn totals(&self, column: usize) -> Vec<ColumnTotal>;
+}
 
 /// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -140,6 +140,77 @@ fn first_few_groups() -> Vec<Value> {
     out
 }
 
+/// Sums alone, for which many whole buckets are added at a time.
+fn sums() -> Vec<Value> {
+    let hour = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "hour" } };
+    let day = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "day" } };
+    let keys = [
+        doc! { "hour": hour.clone(), "host": "$m.h" }.into(),
+        doc! { "rack": "$m.rack", "day": day, "unit": "C" }.into(),
+        hour.into(),
+        "$m.h".into(),
+        "$m".into(),
+        Value::Null,
+    ];
+    let from = |ms: i64| doc! { "$gte": Value::DateTime(ms), "$lt": Value::DateTime(ms + 9 * HOUR_MS + 1_000_000) };
+    let filters = [
+        doc! {},
+        doc! { "t": from(0) },
+        doc! { "t": from(3 * HOUR_MS + 400_000) },
+        doc! { "t": from(5 * HOUR_MS), "m.rack": 2 },
+        doc! { "t": from(5 * HOUR_MS), "m.rack": doc! { "$gte": 0, "$ne": 3 } },
+        doc! { "$or": array![doc! { "t": from(0) }, doc! { "t": from(12 * HOUR_MS) }] },
+    ];
+    let sums = [
+        doc! { "int": doc! { "$sum": "$int" }, "avg": doc! { "$avg": "$double" }, "long": doc! { "$avg": "$long" } },
+        doc! { "n": doc! { "$count": doc! {} }, "double": doc! { "$sum": "$double" }, "none": doc! { "$avg": "$none" } },
+        doc! { "odd": doc! { "$sum": "$odd" }, "int": doc! { "$avg": "$int" } },
+        doc! { "one": doc! { "$sum": 1 }, "double": doc! { "$avg": "$double" } },
+    ];
+    let mut out = Vec::new();
+    for key in &keys {
+        for filter in &filters {
+            for sums in &sums {
+                let mut group = DocumentBuilder::new();
+                group.append("_id", key.clone());
+                group.append_all(sums.as_ref());
+                out.push(array![
+                    doc! { "$match": filter.clone() },
+                    doc! { "$group": group.finish() },
+                ]);
+            }
+        }
+    }
+    out
+}
+
+/// Groups of bins and series, in every order of both.
+fn check_orders(fixture: &mut Fixture) {
+    let hour = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "hour" } };
+    let late = doc! { "t": doc! { "$gte": Value::DateTime(2 * HOUR_MS + 60_000) } };
+    for (order, limit) in [
+        (doc! { "_id.hour": 1, "_id.host": 1 }, 10_000),
+        (doc! { "_id.hour": -1, "_id.host": 1 }, 45),
+        (doc! { "_id.host": -1, "_id.hour": -1 }, 100),
+        (doc! { "_id": -1 }, 10_000),
+    ] {
+        // A missing host sorts as null and may be either's equal: the groups of both are one.
+        let host = doc! { "$ifNull": array!["$m.h", "none"] };
+        let key = doc! { "hour": hour.clone(), "host": host };
+        let group =
+            doc! { "_id": key, "n": doc! { "$avg": "$double" }, "long": doc! { "$sum": "$long" } };
+        let stages = array![
+            doc! { "$match": late.clone() },
+            doc! { "$group": group },
+            doc! { "$sort": order },
+            doc! { "$limit": limit },
+        ];
+        let expected = fixture.all(aggregate("plain", &stages));
+        let found = fixture.all(aggregate("ts", &stages));
+        assert_eq!(found, expected, "{stages:?}");
+    }
+}
+
 /// One pipeline in this many is compared.
 const STEP: Effort = Effort {
     fast: 19,
@@ -150,7 +221,10 @@ const STEP: Effort = Effort {
 fn check(fixture: &mut Fixture) {
     let wide = pipelines();
     let wide = wide.into_iter().step_by(STEP.requested() as usize);
-    for stages in wide.chain(first_few_groups()) {
+    let sums = sums();
+    let sums = sums.into_iter().step_by(STEP.requested() as usize);
+    check_orders(fixture);
+    for stages in wide.chain(first_few_groups()).chain(sums) {
         let expected = answers(fixture, "plain", &stages);
         assert_eq!(answers(fixture, "ts", &stages), expected, "{stages:?}");
     }

@@ -674,7 +674,8 @@ impl AccumulatorState {
     /// Returns the bytes held, for the memory limit of the stage.
     pub fn memory_bytes(&self) -> usize {
         let heap = match self {
-            Self::Sum(_) | Self::Avg(..) | Self::Count(_) => 0,
+            Self::Sum(total) | Self::Avg(total, _) => total.heap_bytes(),
+            Self::Count(_) => 0,
             Self::StdDevPop(_) | Self::StdDevSamp(_) => 0,
             Self::Min(extreme) | Self::Max(extreme) => extreme.memory_bytes(),
             Self::First(value) | Self::Last(value) => {

@@ -748,3 +748,9 @@ fn arrays_are_concatenated_or_united() {
         assert!(spec.add_i64s(&mut state, &[1, 2]).is_err());
     }
 }
+
+#[test]
+fn states_are_small() {
+    // A group keeps one for each accumulator.
+    assert!(size_of::<AccumulatorState>() <= 40);
+}

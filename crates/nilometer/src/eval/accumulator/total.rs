@@ -23,43 +23,148 @@ const SAVED_BYTES_MAX: usize = 1 + 16 + 32 + 16 + 8;
 
 /// A running total. Integers, doubles and decimals are kept apart until the end, each exact, so
 /// that the result does not depend on order or on how they were added.
-#[derive(Clone, Debug, Default)]
-pub struct Total {
-    /// Sum of ints and longs, exact.
-    whole: i128,
-    has_long: bool,
-    doubles: DoubleSum,
-    has_double: bool,
-    decimals: Option<Box<NumberSum>>,
+#[derive(Clone, Debug)]
+pub struct Total(Form);
+
+/// Most totals are of one type and need few bytes: a `$group` keeps one for each group and accumulator.
+#[derive(Clone, Debug)]
+enum Form {
+    /// Ints and longs, or nothing.
+    Whole { sum: i64, has_long: bool },
+    /// Finite doubles alone: the sum, and the compensation.
+    Doubles { sum: f64, rest: f64 },
+    /// Anything.
+    Wide(Box<WideTotal>),
+}
+
+impl Default for Total {
+    fn default() -> Self {
+        Self(Form::Whole {
+            sum: 0,
+            has_long: false,
+        })
+    }
+}
+
+impl From<WideTotal> for Total {
+    fn from(wide: WideTotal) -> Self {
+        let [sum, rest, _, special] = wide.doubles.to_parts();
+        let sum_of_whole = i64::try_from(wide.whole);
+        Self(match (&wide.decimals, wide.has_double, sum_of_whole) {
+            (None, false, Ok(sum)) => Form::Whole {
+                sum,
+                has_long: wide.has_long,
+            },
+            (None, true, Ok(0)) if !wide.has_long && special == 0.0 => Form::Doubles { sum, rest },
+            _ => Form::Wide(Box::new(wide)),
+        })
+    }
 }
 
 impl Total {
     /// Creates the total of ints, or of ints and longs.
     pub(crate) fn of_whole(whole: i128, has_long: bool) -> Self {
-        Self {
-            whole,
-            has_long,
-            ..Self::default()
+        let mut total = Self::default();
+        total.add_sum(whole, has_long);
+        total
+    }
+
+    /// Returns the bytes beside the total itself.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Whole { .. } | Form::Doubles { .. } => 0,
+            Form::Wide(wide) => {
+                let decimals = wide.decimals.as_ref();
+                size_of::<WideTotal>() + decimals.map_or(0, |_| size_of::<NumberSum>())
+            }
         }
+    }
+
+    fn to_wide(&self) -> WideTotal {
+        match &self.0 {
+            Form::Whole { sum, has_long } => WideTotal {
+                whole: i128::from(*sum),
+                has_long: *has_long,
+                ..WideTotal::default()
+            },
+            Form::Doubles { sum, rest } => WideTotal {
+                doubles: DoubleSum::from_parts([*sum, *rest, 0.0, 0.0]),
+                has_double: true,
+                ..WideTotal::default()
+            },
+            Form::Wide(wide) => WideTotal::clone(wide),
+        }
+    }
+
+    fn widen(&mut self) -> &mut WideTotal {
+        if !matches!(self.0, Form::Wide(_)) {
+            self.0 = Form::Wide(Box::new(self.to_wide()));
+        }
+        match &mut self.0 {
+            Form::Wide(wide) => wide,
+            _ => unreachable!("the total was widened"),
+        }
+    }
+
+    /// Adds a sum of ints, or of ints and longs.
+    #[inline]
+    fn add_sum(&mut self, whole: i128, is_long: bool) {
+        match &mut self.0 {
+            Form::Whole { sum, has_long } => {
+                if let Ok(more) = i64::try_from(i128::from(*sum) + whole) {
+                    *sum = more;
+                    *has_long |= is_long;
+                    return;
+                }
+            }
+            _ if whole == 0 && !is_long => return,
+            _ => {}
+        }
+        let wide = self.widen();
+        wide.whole += whole;
+        wide.has_long |= is_long;
+    }
+
+    /// Changes the sum of doubles.
+    #[inline]
+    fn change_doubles(&mut self, change: impl FnOnce(&mut DoubleSum)) {
+        let (sum, rest) = match &self.0 {
+            Form::Doubles { sum, rest } => (*sum, *rest),
+            Form::Whole {
+                sum: 0,
+                has_long: false,
+            } => (0.0, 0.0),
+            _ => {
+                let wide = self.widen();
+                change(&mut wide.doubles);
+                wide.has_double = true;
+                return;
+            }
+        };
+        let mut doubles = DoubleSum::from_parts([sum, rest, 0.0, 0.0]);
+        change(&mut doubles);
+        let [sum, rest, _, special] = doubles.to_parts();
+        self.0 = match special == 0.0 {
+            true => Form::Doubles { sum, rest },
+            false => Form::Wide(Box::new(WideTotal {
+                doubles,
+                has_double: true,
+                ..WideTotal::default()
+            })),
+        };
     }
 
     /// Adds a value; returns false if it is not a number.
     #[inline]
     pub fn add(&mut self, value: ValueRef<'_>) -> bool {
         match value {
-            ValueRef::Double(v) => {
-                self.doubles.add(v);
-                self.has_double = true;
+            ValueRef::Double(v) => self.change_doubles(|doubles| doubles.add(v)),
+            ValueRef::Int32(v) => self.add_sum(i128::from(v), false),
+            ValueRef::Int64(v) => self.add_sum(i128::from(v), true),
+            ValueRef::Decimal128(v) => {
+                let decimals = &mut self.widen().decimals;
+                decimals.get_or_insert_default().add(Number::Decimal(v));
             }
-            ValueRef::Int32(v) => self.whole += i128::from(v),
-            ValueRef::Int64(v) => {
-                self.whole += i128::from(v);
-                self.has_long = true;
-            }
-            ValueRef::Decimal128(v) => self
-                .decimals
-                .get_or_insert_default()
-                .add(Number::Decimal(v)),
             _ => return false,
         }
         true
@@ -67,8 +172,9 @@ impl Total {
 
     /// Adds doubles in order.
     pub fn add_f64s(&mut self, values: &[f64]) {
-        self.doubles.add_all(values);
-        self.has_double |= !values.is_empty();
+        if !values.is_empty() {
+            self.change_doubles(|doubles| doubles.add_all(values));
+        }
     }
 
     /// Adds ints or longs; `wrap` names the type.
@@ -80,7 +186,7 @@ impl Total {
         let Some(first) = values.first() else {
             return;
         };
-        self.has_long |= matches!(wrap(*first), ValueRef::Int64(_));
+        let is_long = matches!(wrap(*first), ValueRef::Int64(_));
         for values in values.chunks(WHOLE_CHUNK) {
             // A loop without carries, which can be vectorised: correct as long as no value is so
             // large that the sum might overflow.
@@ -90,12 +196,13 @@ impl Total {
                 sum = sum.wrapping_add(value);
                 bits |= value ^ (value >> 63);
             }
-            self.whole += if bits < WHOLE_SMALL {
+            let sum = if bits < WHOLE_SMALL {
                 i128::from(sum)
             } else {
                 let wide = values.iter().map(|value| i128::from((*value).into()));
                 wide.sum::<i128>()
             };
+            self.add_sum(sum, is_long);
         }
     }
 
@@ -107,13 +214,80 @@ impl Total {
             ValueRef::Int64(v) => (i128::from(v), true),
             _ => return false,
         };
-        self.whole += value * i128::from(count);
-        self.has_long |= is_long && count > 0;
+        self.add_sum(value * i128::from(count), is_long && count > 0);
         true
     }
 
     /// Merges another total.
     pub fn merge(&mut self, other: &Self) {
+        match &other.0 {
+            Form::Whole { sum, has_long } => self.add_sum(i128::from(*sum), *has_long),
+            Form::Doubles { sum, rest } => {
+                let other = DoubleSum::from_parts([*sum, *rest, 0.0, 0.0]);
+                self.change_doubles(|doubles| doubles.merge(&other));
+            }
+            Form::Wide(other) => self.widen().merge(other),
+        }
+    }
+
+    /// Returns the total as bytes, with everything that was kept apart.
+    pub(super) fn save(&self) -> Vec<u8> {
+        self.to_wide().save()
+    }
+
+    /// Restores a total from the start of `saved`; returns it with the bytes that follow.
+    pub(super) fn restore(saved: &[u8]) -> Option<(Self, &[u8])> {
+        let (total, rest) = WideTotal::restore(saved)?;
+        Some((total.into(), rest))
+    }
+
+    /// Returns the average of a saved total that is followed by the number of its values, where one double holds the total: without
+    /// the total between both. `None` for others, and for none.
+    pub(super) fn simple_average(saved: &[u8]) -> Option<f64> {
+        WideTotal::simple_average(saved)
+    }
+
+    /// Returns the total.
+    pub fn total(&self) -> Number {
+        match &self.0 {
+            Form::Whole { sum, has_long } => {
+                let int = i32::try_from(*sum).ok().filter(|_| !has_long);
+                int.map_or(Number::Long(*sum), Number::Int)
+            }
+            Form::Doubles { sum, rest } => Number::Double(sum + rest),
+            Form::Wide(wide) => wide.total(),
+        }
+    }
+
+    /// Returns the total divided by `count`; `None` if `count` is 0.
+    pub fn average(&self, count: u64) -> Option<Number> {
+        if count == 0 {
+            return None;
+        }
+        match &self.0 {
+            Form::Whole { sum, .. } if sum.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS => {
+                Some(Number::Double(*sum as f64 / count as f64))
+            }
+            Form::Doubles { sum, rest } => Some(Number::Double((sum + rest) / count as f64)),
+            Form::Wide(wide) => wide.average(count),
+            Form::Whole { .. } => self.to_wide().average(count),
+        }
+    }
+}
+
+/// A total of numbers of any types.
+#[derive(Clone, Debug, Default)]
+struct WideTotal {
+    /// Sum of ints and longs, exact.
+    whole: i128,
+    has_long: bool,
+    doubles: DoubleSum,
+    has_double: bool,
+    decimals: Option<Box<NumberSum>>,
+}
+
+impl WideTotal {
+    fn merge(&mut self, other: &Self) {
         self.whole += other.whole;
         self.has_long |= other.has_long;
         if other.has_double {
@@ -130,7 +304,7 @@ impl Total {
     /// ```text
     /// parts (1)  whole numbers (16)  doubles (32, if there are any)  decimal (16, if there is one)
     /// ```
-    pub(super) fn save(&self) -> Vec<u8> {
+    fn save(&self) -> Vec<u8> {
         let flag = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
         let parts = flag(HAS_LONG, self.has_long)
             | flag(HAS_DOUBLE, self.has_double)
@@ -148,8 +322,7 @@ impl Total {
         out
     }
 
-    /// Restores a total from the start of `saved`; returns it with the bytes that follow.
-    pub(super) fn restore(saved: &[u8]) -> Option<(Self, &[u8])> {
+    fn restore(saved: &[u8]) -> Option<(Self, &[u8])> {
         let (parts, rest) = saved.split_first()?;
         let (whole, mut rest) = rest.split_first_chunk()?;
         let mut total = Self {
@@ -170,9 +343,7 @@ impl Total {
         Some((total, rest))
     }
 
-    /// Returns the average of a saved total that is followed by the number of its values, where one double holds the total: without
-    /// the total between both. `None` for others, and for none.
-    pub(super) fn simple_average(saved: &[u8]) -> Option<f64> {
+    fn simple_average(saved: &[u8]) -> Option<f64> {
         let (parts, rest) = saved.split_first()?;
         let (whole, rest) = rest.split_first_chunk()?;
         let whole = i128::from_le_bytes(*whole);
@@ -188,8 +359,7 @@ impl Total {
         (count != 0).then(|| total / count as f64)
     }
 
-    /// Returns the total.
-    pub fn total(&self) -> Number {
+    fn total(&self) -> Number {
         if self.decimals.is_some() {
             self.with_decimals().total()
         } else if self.has_double {
@@ -204,8 +374,7 @@ impl Total {
         }
     }
 
-    /// Returns the total divided by `count`; `None` if `count` is 0.
-    pub fn average(&self, count: u64) -> Option<Number> {
+    fn average(&self, count: u64) -> Option<Number> {
         if count == 0 {
             return None;
         }
@@ -305,16 +474,18 @@ impl ColumnTotal {
             }
             _ => return None,
         }
-        if !total.has_double {
-            return Some(Self::Whole {
+        match total.0 {
+            Form::Whole { sum, has_long } => Some(Self::Whole {
                 count,
-                is_long: total.has_long,
-                sum: i64::try_from(total.whole).ok()?,
-            });
+                is_long: has_long,
+                sum,
+            }),
+            Form::Doubles { sum, rest } => {
+                let is_finite = sum.is_finite() && rest.is_finite();
+                is_finite.then_some(Self::Doubles { count, sum, rest })
+            }
+            Form::Wide(_) => None,
         }
-        let [sum, rest, _, special] = total.doubles.to_parts();
-        let is_finite = sum.is_finite() && rest.is_finite() && special == 0.0;
-        is_finite.then_some(Self::Doubles { count, sum, rest })
     }
 
     /// Returns the number of values.
@@ -329,14 +500,10 @@ impl Total {
     /// Adds the numbers of a column.
     pub fn add_column(&mut self, column: &ColumnTotal) {
         match column {
-            ColumnTotal::Whole { is_long, sum, .. } => {
-                self.whole += i128::from(*sum);
-                self.has_long |= is_long;
-            }
+            ColumnTotal::Whole { is_long, sum, .. } => self.add_sum(i128::from(*sum), *is_long),
             ColumnTotal::Doubles { sum, rest, .. } => {
-                let parts = [*sum, *rest, 0.0, 0.0];
-                self.doubles.merge(&DoubleSum::from_parts(parts));
-                self.has_double = true;
+                let column = DoubleSum::from_parts([*sum, *rest, 0.0, 0.0]);
+                self.change_doubles(|doubles| doubles.merge(&column));
             }
         }
     }

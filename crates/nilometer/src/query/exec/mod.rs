@@ -42,8 +42,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nilometer_bson::Document;
 
 use crate::error::Result;
+use crate::eval::sort_key::SortPattern;
 use crate::operation::OperationContext;
-use crate::query::batch::Batch;
+use crate::query::batch::{Batch, BlockRun};
 use crate::query::source::ScanCounters;
 
 pub(crate) use self::vector::block_selection::BlockSelection;
@@ -107,6 +108,20 @@ pub trait Operator: Send {
     /// are for [`BlockSelection::apply`]. `None` if the operator returns only what is selected.
     fn defer_selection(&mut self) -> Option<Arc<BlockSelection>> {
         None
+    }
+
+    /// Returns the buckets that follow, if all of their measurements are selected and their summaries are side by side.
+    /// `None` if [`Operator::next`] returns what follows.
+    fn next_run(&mut self, cx: &ExecContext<'_>) -> Result<Option<BlockRun>> {
+        let _ = cx;
+        Ok(None)
+    }
+
+    /// Returns rows in the order of a pattern from now on, equal ones in the order they have now; false if the caller must sort
+    /// them. Called before the first row.
+    fn order_rows(&mut self, pattern: &SortPattern, cx: &ExecContext<'_>) -> Result<bool> {
+        let _ = (pattern, cx);
+        Ok(false)
     }
 }
 

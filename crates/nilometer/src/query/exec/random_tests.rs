@@ -424,6 +424,7 @@ pub(super) fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Val
                 doc! {"_id": -1},
                 doc! {"_id.h": 1, "_id": 1},
                 doc! {"_id.h": -1, "_id": -1},
+                doc! {"_id.host": 1, "_id.h": -1, "_id": 1},
             ]);
             let limit = draw.pick(&[1, 3, 8]);
             stages.push(doc! {"$sort": order}.into());

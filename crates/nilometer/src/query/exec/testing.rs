@@ -1,6 +1,6 @@
 //! In-memory collections for tests: ordinary ones, and time-series ones with buckets of any kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -329,19 +329,19 @@ impl BucketSource for MemoryBuckets {
     }
 
     fn scan(&self, scan: &BucketScanOptions) -> Result<BucketIter> {
-        let mut chosen: Vec<Arc<dyn Bucket>> = Vec::new();
+        let mut chosen = VecDeque::new();
         for bucket in &self.buckets {
             let id = bucket.id.0;
             if scan.id_min.is_some_and(|min| id < min) || scan.id_max.is_some_and(|max| id > max) {
                 continue;
             }
             scan.examined.documents.fetch_add(1, Ordering::Relaxed);
-            chosen.push(Arc::clone(bucket) as Arc<dyn Bucket>);
+            chosen.push_back(Arc::clone(bucket));
         }
         if scan.direction == Direction::Backward {
-            chosen.reverse();
+            chosen = chosen.into_iter().rev().collect();
         }
-        Ok(Box::new(chosen.into_iter().map(Ok)))
+        Ok(Box::new(MemoryScan(chosen)))
     }
 
     fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
@@ -351,6 +351,93 @@ impl BucketSource for MemoryBuckets {
 
     fn bucket_count_estimate(&self) -> Result<u64> {
         Ok(self.buckets.len() as u64)
+    }
+}
+
+/// The buckets of a scan that are left.
+struct MemoryScan(VecDeque<Arc<MemoryBucket>>);
+
+/// Buckets in a run, at most.
+const RUN_MAX: usize = 7;
+
+impl Buckets for MemoryScan {
+    fn next(&mut self) -> Option<Result<Arc<dyn Bucket>>> {
+        Some(Ok(self.0.pop_front()?))
+    }
+
+    fn next_run(
+        &mut self,
+        accept: &mut dyn FnMut(&dyn BucketRun) -> Result<usize>,
+    ) -> Result<Option<Box<dyn BucketRun>>> {
+        let Some(first) = self.0.front() else {
+            return Ok(None);
+        };
+        let same = self.0.iter().take_while(|next| next.names == first.names);
+        let mut run = MemoryRun::of(same.take(RUN_MAX).cloned().collect());
+        let count = accept(&run)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        run.buckets.truncate(count);
+        self.0.drain(..count);
+        Ok(Some(Box::new(MemoryRun::of(run.buckets))))
+    }
+}
+
+/// Buckets with the same columns.
+struct MemoryRun {
+    buckets: Vec<Arc<MemoryBucket>>,
+    /// The bounds of each column, if they are dates.
+    dates: Vec<Option<Vec<[i64; 2]>>>,
+}
+
+impl MemoryRun {
+    fn of(buckets: Vec<Arc<MemoryBucket>>) -> Self {
+        let dates = |name: &Arc<str>| {
+            let bounds = buckets.iter().map(|bucket| match bucket.bounds(name) {
+                (ValueRef::DateTime(min), ValueRef::DateTime(max)) => Some([min, max]),
+                _ => None,
+            });
+            bounds.collect()
+        };
+        Self {
+            dates: buckets[0].names.iter().map(dates).collect(),
+            buckets,
+        }
+    }
+}
+
+impl BucketRun for MemoryRun {
+    fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    fn bucket(&self, at: usize) -> Arc<dyn Bucket> {
+        self.buckets[at].clone()
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        &self.buckets[0].names
+    }
+
+    fn count(&self, at: usize) -> u32 {
+        self.buckets[at].count
+    }
+
+    fn meta_id(&self, at: usize) -> Option<NonZeroU64> {
+        self.buckets[at].meta_id()
+    }
+
+    fn dates(&self, column: usize) -> Option<&[[i64; 2]]> {
+        self.dates.get(column)?.as_deref()
+    }
+
+    fn totals(&self, column: usize) -> Vec<ColumnTotal> {
+        let known = |bucket: &Arc<MemoryBucket>| match bucket.has_total_at(column) {
+            true => bucket.total_at(column).unwrap(),
+            false => None,
+        };
+        self.buckets.iter().map_while(known).collect()
     }
 }
 

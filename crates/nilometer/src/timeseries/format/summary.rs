@@ -26,6 +26,7 @@
 //! writer that changes a sealed bucket puts a mark in the same batch, so no summary is used that is out of date.
 
 pub(crate) mod keys;
+mod totals;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,7 @@ use std::sync::{Arc, OnceLock};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, type_code, varint};
 use nilometer_storage::Bytes;
 
+use self::totals::{StoredTotals, f64_of, put_total};
 use super::sealed::StoredColumn;
 use super::tail::{ByteReader, unzigzag, zigzag};
 use crate::error::{Error, ErrorCode, Result};
@@ -58,9 +60,6 @@ const ZSTD_LEVEL: i32 = 1;
 const IS_SORTED: u8 = 1;
 const IS_CLOSED: u8 = 2;
 const IS_OPAQUE: u8 = 4;
-
-/// Added to the kind of a total.
-const IS_CONSTANT: u8 = 8;
 
 fn damage(what: &str) -> Error {
     Error::new(
@@ -241,33 +240,6 @@ fn section(columns: &[&ColumnSummary]) -> Vec<u8> {
     out
 }
 
-/// The largest sum of doubles that is written as a whole number: up to it doubles hold each of them.
-const WHOLE_DOUBLE_MAX: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
-
-fn put_total(out: &mut Vec<u8>, column: &ColumnSummary) {
-    let constant = u8::from(column.is_constant) * IS_CONSTANT;
-    match column.total {
-        None => out.push(constant),
-        Some(ColumnTotal::Whole { is_long, sum, .. }) => {
-            out.push(constant + 1 + u8::from(is_long));
-            varint::put(out, zigzag(sum));
-        }
-        Some(ColumnTotal::Doubles { sum, rest, .. }) => {
-            let is_whole = sum.trunc() == sum && sum.abs() <= WHOLE_DOUBLE_MAX;
-            // Negative zeros keep their sign in the other form.
-            let is_plain = is_whole && rest.to_bits() == 0 && (sum != 0.0 || sum.to_bits() == 0);
-            if is_plain {
-                out.push(constant + 3);
-                varint::put(out, zigzag(sum as i64));
-            } else {
-                out.push(constant + 4);
-                out.extend_from_slice(&sum.to_le_bytes());
-                out.extend_from_slice(&rest.to_le_bytes());
-            }
-        }
-    }
-}
-
 /// A bucket in a decoded block.
 #[derive(Clone, Debug)]
 pub(crate) struct SummaryRow {
@@ -337,15 +309,7 @@ enum SummaryBounds {
 #[derive(Debug)]
 pub(crate) struct SummaryColumn {
     bounds: SummaryBounds,
-    /// Each total, and whether the column is constant. Counts are those of the rows.
-    totals: Vec<(StoredTotal, bool)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum StoredTotal {
-    None,
-    Whole(bool, i64),
-    Doubles([f64; 2]),
+    totals: StoredTotals,
 }
 
 impl SummaryColumn {
@@ -364,26 +328,22 @@ impl SummaryColumn {
         }
     }
 
-    /// Returns the total of a row with `count` measurements.
-    pub(crate) fn total(&self, place: usize, count: u32) -> Option<ColumnTotal> {
-        match self.totals.get(place)?.0 {
-            StoredTotal::None => None,
-            StoredTotal::Whole(is_long, sum) => Some(ColumnTotal::Whole {
-                count,
-                is_long,
-                sum,
-            }),
-            StoredTotal::Doubles([sum, rest]) => Some(ColumnTotal::Doubles { count, sum, rest }),
+    /// Returns the bounds of all rows in milliseconds, if they are dates.
+    pub(crate) fn dates(&self) -> Option<&[[i64; 2]]> {
+        match &self.bounds {
+            SummaryBounds::Whole(type_code::DATE_TIME, all) => Some(all),
+            _ => None,
         }
     }
-}
 
-impl SummaryColumn {
+    /// Returns the total of a row with `count` measurements.
+    pub(crate) fn total(&self, place: usize, count: u32) -> Option<ColumnTotal> {
+        self.totals.total(place, count)
+    }
+
     /// True if all measurements of a row have the same value.
     pub(crate) fn is_constant(&self, place: usize) -> bool {
-        self.totals
-            .get(place)
-            .is_some_and(|(_, constant)| *constant)
+        self.totals.is_constant(place)
     }
 }
 
@@ -503,7 +463,8 @@ impl SummaryBlock {
     pub(crate) fn memory_bytes(&self) -> usize {
         let columns = self.layouts.iter().map(|layout| {
             let each = size_of::<OnceLock<SummaryColumn>>() + size_of::<Range<usize>>();
-            let of_row = 16 + size_of::<(StoredTotal, bool)>() + size_of::<Option<StoredColumn>>();
+            // Bounds, kind and sum of a total, and mostly nothing that it lacks.
+            let of_row = 16 + 1 + 8 + size_of::<Option<StoredColumn>>();
             layout.names.len() * (each + layout.rows * of_row)
         });
         let rows = self.rows.len() * size_of::<SummaryRow>();
@@ -596,10 +557,6 @@ fn counted_range(reader: &mut ByteReader<'_>, length: usize) -> Option<Range<usi
     Some(end - bytes..end)
 }
 
-fn f64_of(reader: &mut ByteReader<'_>) -> Option<f64> {
-    Some(f64::from_le_bytes(reader.take(8)?.try_into().ok()?))
-}
-
 fn decode_section(section: &[u8], rows: usize) -> Option<SummaryColumn> {
     let mut reader = ByteReader(section);
     let bounds = match *reader.take(1)?.first()? {
@@ -624,18 +581,7 @@ fn decode_section(section: &[u8], rows: usize) -> Option<SummaryColumn> {
         }
         _ => return None,
     };
-    let mut totals = Vec::with_capacity(rows);
-    for _ in 0..rows {
-        let kind = *reader.take(1)?.first()?;
-        let total = match kind & !IS_CONSTANT {
-            0 => StoredTotal::None,
-            kind @ (1 | 2) => StoredTotal::Whole(kind == 2, unzigzag(reader.varint()?)),
-            3 => StoredTotal::Doubles([unzigzag(reader.varint()?) as f64, 0.0]),
-            4 => StoredTotal::Doubles([f64_of(&mut reader)?, f64_of(&mut reader)?]),
-            _ => return None,
-        };
-        totals.push((total, kind & IS_CONSTANT != 0));
-    }
+    let totals = StoredTotals::decode(&mut reader, rows)?;
     reader
         .0
         .is_empty()

@@ -253,6 +253,16 @@ impl BucketPredicate {
         Ok(self.truth(header, limits)? == Truth::True)
     }
 
+    /// True if the predicate reads nothing of a bucket but the bounds of its times.
+    pub fn reads_only_times(&self) -> bool {
+        match self {
+            Self::Always | Self::Never => true,
+            Self::All(parts) | Self::Any(parts) => parts.iter().all(Self::reads_only_times),
+            Self::Bound(test) => test.is_time,
+            Self::Meta(_) | Self::Geo(_) => false,
+        }
+    }
+
     /// True if the predicate accepts every bucket.
     pub fn is_always(&self) -> bool {
         matches!(self, Self::Always)

@@ -23,6 +23,7 @@ pub(crate) mod storage_iterator;
 pub(crate) mod summarized;
 pub(crate) mod summarized_bucket;
 pub(crate) mod summary_reader;
+pub(crate) mod summary_run;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -20,6 +20,7 @@ use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
 use super::summary_reader::SummaryReader;
+use super::summary_run::SummaryRun;
 use super::{BucketRange, BucketReader, StoredBuckets, point_reads};
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -44,6 +45,12 @@ pub enum ScannedBucket {
     Stored(Arc<StoredBucket>),
     /// A bucket of which the summary was read.
     Summarized(Arc<SummarizedBucket>),
+}
+
+/// Buckets to be returned.
+enum ReadyBuckets {
+    Stored(Arc<StoredBucket>),
+    Summarized(SummaryRun),
 }
 
 /// Decides whether summaries pay.
@@ -91,7 +98,7 @@ pub struct SummarizedBuckets {
     newest: Option<StoredBuckets>,
     /// `None` if there is no further block.
     summaries: Option<KeyspaceId>,
-    ready: VecDeque<Result<ScannedBucket>>,
+    ready: VecDeque<Result<ReadyBuckets>>,
     read: Arc<AtomicUsize>,
     trial: SummaryTrial,
     /// Every summary is read, whether that pays or not.
@@ -230,7 +237,7 @@ impl SummarizedBuckets {
     fn refill(&mut self) -> Result<()> {
         if let Some(newest) = &mut self.newest {
             match newest.next() {
-                Some(bucket) => self.ready.push_back(bucket.map(ScannedBucket::Stored)),
+                Some(bucket) => self.ready.push_back(bucket.map(ReadyBuckets::Stored)),
                 None => self.newest = None,
             }
             return Ok(());
@@ -277,7 +284,7 @@ impl SummarizedBuckets {
     fn refill_plain(&mut self) -> Result<()> {
         self.scan.refill()?;
         let read = self.scan.ready.drain(..);
-        let read = read.map(|bucket| bucket.map(ScannedBucket::Stored));
+        let read = read.map(|bucket| bucket.map(ReadyBuckets::Stored));
         self.ready.extend(read);
         Ok(())
     }
@@ -319,9 +326,9 @@ impl SummarizedBuckets {
         });
         let assembled = |raw| {
             let bucket = chunk.reader.assemble(&chunk.collection, raw, versions);
-            bucket.map(ScannedBucket::Stored)
+            bucket.map(ReadyBuckets::Stored)
         };
-        let mut taken = Vec::with_capacity(rows.len());
+        let mut taken = Vec::new();
         for (at, row) in (from..).zip(rows) {
             while let Some(raw) = read.next_if(|raw| raw.id < row.id) {
                 taken.push(assembled(raw));
@@ -333,8 +340,13 @@ impl SummarizedBuckets {
                 continue;
             }
             self.trial.given += 1;
-            let bucket = SummarizedBucket::new(block.clone(), at, chunk.clone());
-            taken.push(Ok(ScannedBucket::Summarized(Arc::new(bucket))));
+            if let Some(Ok(ReadyBuckets::Summarized(run))) = taken.last_mut()
+                && run.extend(at)
+            {
+                continue;
+            }
+            let run = SummaryRun::new(block.clone(), at, chunk.clone());
+            taken.push(Ok(ReadyBuckets::Summarized(run)));
         }
         taken.extend(read.map(assembled));
         if self.scan.range.backward {
@@ -345,17 +357,63 @@ impl SummarizedBuckets {
     }
 }
 
+impl SummarizedBuckets {
+    /// Makes the next buckets ready, if there are any.
+    fn fill(&mut self) -> Result<()> {
+        while self.ready.is_empty() && !self.scan.done {
+            if let Err(error) = self.refill() {
+                self.scan.done = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the buckets that follow, if they are known by summaries in one block, in a forward scan. `accept` returns how
+    /// many of them are taken.
+    pub(crate) fn next_run(
+        &mut self,
+        accept: &mut dyn FnMut(&SummaryRun) -> Result<usize>,
+    ) -> Result<Option<SummaryRun>> {
+        self.fill()?;
+        let Some(Ok(ReadyBuckets::Summarized(run))) = self.ready.front_mut() else {
+            return Ok(None);
+        };
+        if self.scan.range.backward {
+            return Ok(None);
+        }
+        let count = accept(run)?;
+        let taken = run.split_first(count);
+        if run.bucket_count() == 0 {
+            self.ready.pop_front();
+        }
+        Ok(taken)
+    }
+}
+
 impl Iterator for SummarizedBuckets {
     type Item = Result<ScannedBucket>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.ready.is_empty() && !self.scan.done {
-            if let Err(error) = self.refill() {
-                self.scan.done = true;
-                return Some(Err(error));
-            }
+        if let Err(error) = self.fill() {
+            return Some(Err(error));
         }
-        self.ready.pop_front()
+        let run = match self.ready.front_mut()? {
+            Ok(ReadyBuckets::Summarized(run)) => run,
+            _ => {
+                let ready = self.ready.pop_front()?;
+                return match ready {
+                    Ok(ReadyBuckets::Stored(bucket)) => Some(Ok(ScannedBucket::Stored(bucket))),
+                    Ok(ReadyBuckets::Summarized(_)) => None,
+                    Err(error) => Some(Err(error)),
+                };
+            }
+        };
+        let bucket = run.split_bucket(self.scan.range.backward);
+        if run.bucket_count() == 0 {
+            self.ready.pop_front();
+        }
+        Some(Ok(ScannedBucket::Summarized(Arc::new(bucket?))))
     }
 }
 

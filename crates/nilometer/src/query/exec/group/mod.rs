@@ -4,12 +4,15 @@
 //! key ── hash, compare ──► number of the group ──► states[number · accumulators ..]
 //!
 //! mod           the table; rows are added one by one
+//! keys          keys by value, or by bin and constant parts
 //! vectorized    adds runs of a block to the same states, by the same steps
+//! bucket_runs   adds many whole buckets by the summaries they share
 //! top_by_time   $top and $bottom by time: one row of a run
 //! from_bounds   adds whole buckets by their headers, without their columns
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
 //! streaming     over sorted input: a group is complete when its key has passed
 //! first_bins    stops reading when the first few groups by time are complete
+//! order         the order of groups by their keys, in place of a sort of rows
 //! output        rows of finished groups, or their states for the reader of several partitions
 //! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
 //! ```
@@ -20,8 +23,11 @@
 //! order. One group must fit into memory: its merged states and its output document count against the query memory pool.
 
 pub mod bucket_auto;
+mod bucket_runs;
 pub mod first_bins;
 pub mod from_bounds;
+pub(crate) mod keys;
+mod order;
 pub(crate) mod output;
 pub(crate) mod parallel;
 pub mod streaming;
@@ -29,15 +35,15 @@ pub(crate) mod top_by_time;
 pub mod vectorized;
 
 use std::cmp::Ordering;
-use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hashbrown::HashTable;
-use nilometer_bson::order::{compare_with, hash_with};
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::order::compare_with;
+use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use self::bucket_runs::RunReader;
 use self::first_bins::Frontier;
+use self::keys::{Keys, NewGroup};
 use self::output::RowMaker;
 use self::parallel::{InputPart, ParallelGroup};
 use self::vectorized::BlockGroup;
@@ -47,6 +53,7 @@ use super::{BlockSelection, BoxOperator, ExecContext, Operator, RowBatch, next_f
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
+use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
@@ -58,6 +65,9 @@ const NAME: &str = "$group";
 /// Bytes counted for a group in addition to key and states.
 const GROUP_OVERHEAD: usize = 64;
 
+/// Bytes counted for a key in addition to its value.
+const KEY_BYTES: usize = 32;
+
 /// Groups documents by key.
 pub struct Group {
     input: Option<BoxOperator>,
@@ -67,8 +77,8 @@ pub struct Group {
 
 /// Finished groups.
 enum Groups {
-    InMemory(Finished),
-    OnDisk(Merged),
+    InMemory(Box<Finished>),
+    OnDisk(Box<Merged>),
 }
 
 impl Group {
@@ -78,13 +88,14 @@ impl Group {
         Self {
             input: Some(input),
             plan,
-            finished: Groups::InMemory(Finished {
+            finished: Groups::InMemory(Box::new(Finished {
                 rows,
-                keys: Vec::new().into_iter(),
-                states: Vec::new().into_iter(),
+                groups: Vec::new().into_iter(),
+                keys: Keys::new(&Expression::Constant(Value::Null)),
+                states: Vec::new(),
                 memory: MemoryGauge::new(NAME, 0),
                 results: MemoryGauge::new(NAME, 0),
-            }),
+            })),
         }
     }
 
@@ -100,13 +111,17 @@ impl Group {
         };
         let mut table = Table::new(&self.plan.stage, cx);
         from_bounds::add_counted(bounds, &self.plan.stage, count, &mut table, cx)?;
-        Ok(Some(Groups::InMemory(Finished {
-            rows: RowMaker::of(&self.plan),
-            keys: table.keys.into_iter(),
-            states: table.states.into_iter(),
-            memory: table.memory,
-            results: MemoryGauge::of_results(NAME, cx),
-        })))
+        let rows = RowMaker::of(&self.plan);
+        Ok(Some(Groups::InMemory(Box::new(Finished::of(
+            table, rows, cx,
+        )))))
+    }
+
+    fn gather_once(&mut self, cx: &ExecContext<'_>) -> Result<()> {
+        if let Some(input) = self.input.take() {
+            self.finished = self.gather(input, cx)?;
+        }
+        Ok(())
     }
 
     fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Groups> {
@@ -118,8 +133,16 @@ impl Group {
         let mut spilled: Option<Sorter<ByKey>> = None;
         let mut frontier = self.plan.first_bins.clone().map(Frontier::new);
         let parallel = ParallelGroup::of(&self.plan, cx);
+        let runs = RunReader::of(&self.plan);
         let mut gathered = 0;
-        while let Some(batch) = next_filled(&mut input, cx)? {
+        loop {
+            if let Some(run) = runs.next(&mut input, cx)? {
+                table.add_run(&run, &runs, (&self.plan, &mut blocks), &mut spilled, cx)?;
+                continue;
+            }
+            let Some(batch) = next_filled(&mut input, cx)? else {
+                break;
+            };
             let ControlFlow::Continue(part) = Frontier::part_of(frontier.as_mut(), batch)? else {
                 break;
             };
@@ -129,14 +152,15 @@ impl Group {
             if let Some(parallel) = &parallel
                 && gathered >= parallel.batches_before()
             {
-                parallel.gather(&mut input, frontier, cx, |part| {
+                parallel.gather(&mut input, &runs, frontier, cx, |part| {
                     let batches = match part {
                         InputPart::Grouped(later) => {
                             table.absorb(*later, cx)?;
-                            if table.spill_if_full(&mut spilled, cx)? {
-                                blocks.forget_groups();
-                            }
-                            return Ok(());
+                            return table.spill_if_full(&mut spilled, cx);
+                        }
+                        InputPart::Run(run) => {
+                            let into = (&self.plan, &mut blocks);
+                            return table.add_run(&run, &runs, into, &mut spilled, cx);
                         }
                         InputPart::Ungrouped(batches) => batches,
                     };
@@ -150,30 +174,22 @@ impl Group {
         }
         let rows = RowMaker::of(&self.plan);
         let Some(mut spilled) = spilled else {
-            return Ok(Groups::InMemory(Finished {
-                rows,
-                keys: table.keys.into_iter(),
-                states: table.states.into_iter(),
-                memory: table.memory,
-                results: MemoryGauge::of_results(NAME, cx),
-            }));
+            return Ok(Groups::InMemory(Box::new(Finished::of(table, rows, cx))));
         };
         table.spill(&mut spilled, cx)?;
         let mut sorted = spilled.finish(cx)?;
-        Ok(Groups::OnDisk(Merged {
+        Ok(Groups::OnDisk(Box::new(Merged {
             rows,
             waiting: sorted.next(cx)?,
             sorted,
             results: MemoryGauge::of_results(NAME, cx),
-        }))
+        })))
     }
 }
 
 impl Operator for Group {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
-        if let Some(input) = self.input.take() {
-            self.finished = self.gather(input, cx)?;
-        }
+        self.gather_once(cx)?;
         let rows = match &mut self.finished {
             Groups::InMemory(groups) => groups.take(cx)?,
             Groups::OnDisk(groups) => groups.take(cx)?,
@@ -181,9 +197,17 @@ impl Operator for Group {
         Ok(rows.into_batch())
     }
 
+    fn order_rows(&mut self, pattern: &SortPattern, cx: &ExecContext<'_>) -> Result<bool> {
+        self.gather_once(cx)?;
+        Ok(match &mut self.finished {
+            Groups::InMemory(groups) => groups.order(pattern),
+            Groups::OnDisk(_) => false,
+        })
+    }
+
     fn is_exhausted(&self) -> bool {
         let is_empty = match &self.finished {
-            Groups::InMemory(groups) => groups.keys.len() == 0,
+            Groups::InMemory(groups) => groups.groups.len() == 0,
             Groups::OnDisk(groups) => groups.waiting.is_none(),
         };
         self.input.is_none() && is_empty
@@ -198,8 +222,10 @@ fn heap_bytes(state: &AccumulatorState) -> usize {
 /// Groups of a table that was never written out.
 struct Finished {
     rows: RowMaker,
-    keys: std::vec::IntoIter<Key>,
-    states: std::vec::IntoIter<AccumulatorState>,
+    /// The numbers of the groups to return.
+    groups: std::vec::IntoIter<u32>,
+    keys: Keys,
+    states: Vec<AccumulatorState>,
     /// Counts the remaining groups.
     memory: MemoryGauge,
     /// Counts the documents returned last.
@@ -207,22 +233,58 @@ struct Finished {
 }
 
 impl Finished {
+    fn of(table: Table, rows: RowMaker, cx: &ExecContext<'_>) -> Self {
+        let groups: Vec<u32> = (0..).take(table.keys.len()).collect();
+        Self {
+            rows,
+            groups: groups.into_iter(),
+            keys: table.keys,
+            states: table.states,
+            memory: table.memory,
+            results: MemoryGauge::of_results(NAME, cx),
+        }
+    }
+
+    /// Returns the groups in the order of a pattern from now on; false if their keys do not tell it.
+    fn order(&mut self, pattern: &SortPattern) -> bool {
+        if self.rows.returns_states() {
+            return false;
+        }
+        let Some(ordered) = order::ordered(self.groups.as_slice(), &self.keys, pattern) else {
+            return false;
+        };
+        self.groups = ordered.into_iter();
+        true
+    }
+
     fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowBatch> {
         let mut out = RowBatch::default();
         self.results.clear();
+        let width = self.rows.fields().len();
         while !out.is_full()
-            && let Some(key) = self.keys.next()
+            && let Some(group) = self.groups.next()
         {
-            let mut held = memory_bytes(&key.value);
-            let states = self.states.by_ref();
-            let states = states.inspect(|state| held += heap_bytes(state));
-            let row = self
-                .rows
-                .row(key.value, states, &mut self.results, &cx.eval);
+            let group = group as usize;
+            let mut held = self.keys.bytes(group);
+            let states = self.states.get_mut(group * width..(group + 1) * width);
+            let states = states.unwrap_or(&mut []).iter_mut().map(|state| {
+                held += heap_bytes(state);
+                std::mem::replace(state, AccumulatorState::Count(0))
+            });
+            let (rows, keys, results) = (&self.rows, &mut self.keys, &mut self.results);
+            let row = match rows.is_plain() {
+                true => {
+                    let key = |out: &mut DocumentBuilder| keys.append(group, "_id", out);
+                    rows.plain_row(key, states, results, &cx.eval)
+                }
+                false => rows.row(keys.take(group), states, results, &cx.eval),
+            };
             out.push(row?);
             self.memory.release(held);
         }
-        if self.keys.len() == 0 {
+        if self.groups.len() == 0 {
+            self.keys.clear();
+            self.states = Vec::new();
             self.memory.clear();
         }
         Ok(out)
@@ -314,20 +376,11 @@ impl Merged {
     }
 }
 
-struct Key {
-    hash: u64,
-    value: Value,
-}
-
 /// The hash table of groups.
 pub(crate) struct Table {
     key: Expression,
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
-    /// The member name if the key is an object with one member; a missing value then becomes null, as for a plain key.
-    single_member: Option<Arc<str>>,
-    hasher: foldhash::fast::RandomState,
-    numbers: HashTable<u32>,
-    keys: Vec<Key>,
+    keys: Keys,
     states: Vec<AccumulatorState>,
     memory: MemoryGauge,
     /// If true, the table is written to disk above its limit; if false, the query fails.
@@ -340,10 +393,7 @@ impl Table {
         Self {
             key: stage.key.clone(),
             fields: Arc::clone(&stage.fields),
-            single_member: single_member(&stage.key),
-            hasher: foldhash::fast::RandomState::default(),
-            numbers: HashTable::new(),
-            keys: Vec::new(),
+            keys: Keys::new(&stage.key),
             states: Vec::new(),
             memory: MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx),
             may_spill: cx.settings.spill.is_some(),
@@ -359,11 +409,9 @@ impl Table {
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        let mut is_void = false;
         let rows = match batch {
             Batch::Block(block) if self.add_block(&block, plan, blocks, cx)? => {
-                is_void = self.spill_if_full(spilled, cx)?;
-                Vec::new()
+                return self.spill_if_full(spilled, cx);
             }
             batch => batch.into_rows()?,
         };
@@ -372,11 +420,7 @@ impl Table {
                 GroupSide::Whole | GroupSide::Part => self.add_row(row, cx)?,
                 GroupSide::Merge | GroupSide::Combine => self.add_states(row, cx)?,
             }
-            is_void |= self.spill_if_full(spilled, cx)?;
-        }
-        if is_void {
-            // It refers to groups by their numbers, which are now invalid.
-            blocks.forget_groups();
+            self.spill_if_full(spilled, cx)?;
         }
         Ok(())
     }
@@ -432,11 +476,29 @@ impl Table {
     }
 
     /// Merges the groups of a later part of the input.
-    fn absorb(&mut self, later: Self, cx: &ExecContext<'_>) -> Result<()> {
+    fn absorb(&mut self, mut later: Self, cx: &ExecContext<'_>) -> Result<()> {
         let fields = Arc::clone(&self.fields);
         let mut states = later.states.into_iter();
-        for key in later.keys {
-            let group = self.number_of(key.value, cx)?;
+        let collator = cx.eval.collator;
+        let mut series: Vec<Option<u32>> = vec![None; later.keys.series.len()];
+        if let Some(form) = later.keys.common_form() {
+            self.keys.set_form(form, collator);
+        }
+        for at in 0..later.keys.len() {
+            let group = match later.keys.parts(at) {
+                Some((of_later, bin)) => {
+                    let known = series.get(of_later as usize).copied().flatten();
+                    let here = known.unwrap_or_else(|| {
+                        let values = later.keys.series.values(of_later);
+                        self.keys.series_of(values, collator)
+                    });
+                    if let Some(known) = series.get_mut(of_later as usize) {
+                        *known = Some(here);
+                    }
+                    self.number_of_parts(here, bin, cx)?
+                }
+                None => self.number_of(later.keys.take(at), cx)?,
+            };
             for ((at, (_, spec)), state) in fields.iter().enumerate().zip(states.by_ref()) {
                 self.change(group, at, spec, |known| spec.merge(known, state))?;
             }
@@ -444,27 +506,26 @@ impl Table {
         Ok(())
     }
 
-    /// Spills the table if it is above its limit; true if it did.
+    /// Spills the table if it is above its limit.
     fn spill_if_full(
         &mut self,
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         if !self.memory.is_exceeded() {
-            return Ok(false);
+            return Ok(());
         }
         let gauge = MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx);
         let sorter = spilled.get_or_insert_with(|| Sorter::new(ByKey, gauge));
-        self.spill(sorter, cx)?;
-        Ok(true)
+        self.spill(sorter, cx)
     }
 
     fn spill(&mut self, spilled: &mut Sorter<ByKey>, cx: &ExecContext<'_>) -> Result<()> {
         cx.operation.check_interrupt()?;
         let mut states = std::mem::take(&mut self.states).into_iter();
         let fields = Arc::clone(&self.fields);
-        for key in std::mem::take(&mut self.keys) {
-            let mut held = memory_bytes(&key.value);
+        for group in 0..self.keys.len() {
+            let mut held = self.keys.bytes(group);
             let saved = fields
                 .iter()
                 .zip(states.by_ref())
@@ -472,13 +533,13 @@ impl Table {
                     held += heap_bytes(&state);
                     spec.save(state)
                 });
-            let part = output::saved_group(key.value, saved.collect());
+            let part = output::saved_group(self.keys.take(group), saved.collect());
             // The sorter holds the group from now on.
             self.memory.release(held);
             spilled.add(part, cx)?;
         }
         spilled.flush(cx)?;
-        self.numbers.clear();
+        self.keys.clear();
         self.memory.clear();
         Ok(())
     }
@@ -502,9 +563,9 @@ impl Table {
     /// Adds the states of a group of a partition.
     fn add_states(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
         let (key, saved) = output::group_of(row.as_ref())?;
-        let group = match self.find(key, cx) {
-            (_, Some(group)) => group,
-            (hash, None) => self.insert(hash, key.to_value(), &cx.eval)?,
+        let group = match self.keys.find(key, cx.eval.collator) {
+            Ok(group) => group,
+            Err(hash) => self.insert(Keys::new_group(hash, key.to_value()), &cx.eval)?,
         };
         let fields = Arc::clone(&self.fields);
         let mut saved = saved.iter();
@@ -522,44 +583,38 @@ impl Table {
 
     /// Normalizes a key: never missing.
     pub(crate) fn normal_key(&self, key: Value) -> Value {
-        match (key, &self.single_member) {
-            (Value::Missing | Value::Undefined, _) => Value::Null,
-            (Value::Document(document), Some(name)) if document.is_empty() => {
-                let mut out = DocumentBuilder::new();
-                out.append(name, Value::Null);
-                Value::Document(out.finish())
-            }
-            (key, _) => key,
-        }
+        self.keys.normal(key)
     }
 
     /// Returns the number of the group with this key; adds a group if there is none.
     pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
-        match self.find(key.as_ref(), cx) {
-            (_, Some(number)) => Ok(number),
-            (hash, None) => self.insert(hash, key, &cx.eval),
+        match self.keys.find(key.as_ref(), cx.eval.collator) {
+            Ok(group) => Ok(group),
+            Err(hash) => self.insert(Keys::new_group(hash, key), &cx.eval),
         }
     }
 
-    /// Returns the hash of a key, and the number of the group with it.
-    fn find(&self, key: ValueRef<'_>, cx: &ExecContext<'_>) -> (u64, Option<u32>) {
-        let collator = cx.eval.collator;
-        let mut hasher = self.hasher.build_hasher();
-        hash_with(key, collator, &mut hasher);
-        let hash = hasher.finish();
-        let same = |number: &u32| {
-            self.keys.get(*number as usize).is_some_and(|known| {
-                known.hash == hash && compare_with(known.value.as_ref(), key, collator).is_eq()
-            })
-        };
-        (hash, self.numbers.find(hash, same).copied())
+    /// Returns the number of the group of a bin of a series; adds a group if there is none.
+    fn number_of_parts(&mut self, series: u32, bin: i64, cx: &ExecContext<'_>) -> Result<u32> {
+        match self.keys.find_parts(series, bin, cx.eval.collator) {
+            Ok(group) => Ok(group),
+            Err(new) => self.insert(new, &cx.eval),
+        }
     }
 
-    fn insert(&mut self, hash: u64, key: Value, cx: &EvalContext<'_>) -> Result<u32> {
-        let Ok(number) = u32::try_from(self.keys.len()) else {
+    fn insert(&mut self, new: NewGroup, cx: &EvalContext<'_>) -> Result<u32> {
+        let group = self.keys.len();
+        let Ok(number) = u32::try_from(group) else {
             return Err(self.memory.exceeded());
         };
-        let mut bytes = GROUP_OVERHEAD + size_of::<Key>() + memory_bytes(&key);
+        self.keys.add(new);
+        // Few accumulators read the key.
+        let mut fields = self.fields.iter();
+        let key = match fields.any(|(_, spec)| spec.n_depends_on_group()) {
+            true => self.keys.key(group),
+            false => Value::Null,
+        };
+        let mut bytes = GROUP_OVERHEAD + KEY_BYTES + self.keys.bytes(group);
         for (_, spec) in self.fields.iter() {
             let state = spec.new_state(&key, cx)?;
             bytes += state.memory_bytes();
@@ -569,11 +624,6 @@ impl Table {
         if !self.may_spill {
             added?;
         }
-        self.keys.push(Key { hash, value: key });
-        let keys = &self.keys;
-        self.numbers.insert_unique(hash, number, |number| {
-            keys.get(*number as usize).map_or(0, |key| key.hash)
-        });
         Ok(number)
     }
 
@@ -603,7 +653,7 @@ impl Table {
             if !self.may_spill {
                 added?;
             }
-        } else {
+        } else if after < before {
             self.memory.release(before - after);
         }
         Ok(())
@@ -613,22 +663,7 @@ impl Table {
 /// True if the state of the accumulator grows with its input.
 fn grows(kind: AccumulatorKind) -> bool {
     use AccumulatorKind as K;
-    !matches!(
-        kind,
-        K::Sum | K::Avg | K::Count | K::StdDevPop | K::StdDevSamp
-    )
-}
-
-/// Returns the member name if the key is an object literal with one member that is no object literal itself.
-fn single_member(key: &Expression) -> Option<Arc<str>> {
-    match key {
-        Expression::Object(members) => match members.as_slice() {
-            [(_, Expression::Object(_))] => None,
-            [(name, _)] => Some(Arc::clone(name)),
-            _ => None,
-        },
-        _ => None,
-    }
+    !matches!(kind, K::Count | K::StdDevPop | K::StdDevSamp)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! As a rule each output field has one accumulator. Where several accumulators keep the same row of each group, one of them
 //! keeps an object with the fields of all, and the row is built from its fields ([`ShownField`]).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
@@ -17,12 +18,17 @@ use crate::query::planner::physical::{GroupSide, PhysicalGroup};
 /// Bytes reserved for a field of a group's document, in addition to its value.
 pub(crate) const RESULT_BYTES: usize = 64;
 
+/// The largest size of a row that is reserved before the row is known.
+const ROW_BYTES_MAX: usize = 4096;
+
 /// Builds output rows from groups.
 pub(crate) struct RowMaker {
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     shown: Option<Arc<[ShownField]>>,
     /// Rows hold states, not results.
     returns_states: bool,
+    /// The size of the row made last, as a guess for the next.
+    row_bytes: Cell<usize>,
 }
 
 /// Field name of the key in a group with states.
@@ -66,6 +72,7 @@ impl RowMaker {
         Self {
             fields: Arc::clone(&plan.stage.fields),
             shown: plan.stage.shown.clone(),
+            row_bytes: Cell::default(),
             returns_states: matches!(plan.side, GroupSide::Part | GroupSide::Combine),
         }
     }
@@ -73,6 +80,36 @@ impl RowMaker {
     /// Returns the accumulators.
     pub(crate) fn fields(&self) -> &[(Arc<str>, AccumulatorSpec)] {
         &self.fields
+    }
+
+    /// True if rows hold states, not results.
+    pub(super) fn returns_states(&self) -> bool {
+        self.returns_states
+    }
+
+    /// True if a row is the key and the result of each accumulator.
+    pub(super) fn is_plain(&self) -> bool {
+        self.shown.is_none() && !self.returns_states
+    }
+
+    /// The same as [`RowMaker::row`] for such rows; `append_key` appends the key as `_id`.
+    pub(super) fn plain_row(
+        &self,
+        append_key: impl FnOnce(&mut DocumentBuilder),
+        states: impl Iterator<Item = AccumulatorState>,
+        results: &mut MemoryGauge,
+        eval: &EvalContext<'_>,
+    ) -> Result<Document> {
+        let mut out = DocumentBuilder::with_capacity(self.row_bytes.get());
+        append_key(&mut out);
+        for ((name, spec), state) in self.fields.iter().zip(states) {
+            out.append(name, spec.finish(state, eval)?);
+        }
+        let row = out.finish();
+        results.add(row.as_bytes().len())?;
+        // Rows of one stage are mostly of one size.
+        self.row_bytes.set(row.as_bytes().len().min(ROW_BYTES_MAX));
+        Ok(row)
     }
 
     /// Builds the row of a group and counts its size in `results`. Takes one item of `states` per accumulator.
@@ -90,25 +127,23 @@ impl RowMaker {
             results.add(row.as_bytes().len())?;
             return Ok(row);
         }
+        let Some(shown) = &self.shown else {
+            let key = |out: &mut DocumentBuilder| {
+                out.append("_id", key);
+            };
+            return self.plain_row(key, states, results, eval);
+        };
         // Not `collect`, which does not know the number of results and grows its buffer.
         let mut values = Vec::with_capacity(self.fields.len());
         for ((_, spec), state) in self.fields.iter().zip(states) {
             values.push(spec.finish(state, eval)?);
         }
         let held: usize = values.iter().map(memory_bytes).sum();
-        let count = self.shown.as_ref().map_or(self.fields.len(), |s| s.len());
-        let room = memory_bytes(&key) + held + RESULT_BYTES * (1 + count);
+        let room = memory_bytes(&key) + held + RESULT_BYTES * (1 + shown.len());
         results.add(room)?;
         let mut out = DocumentBuilder::with_capacity(room);
         out.append("_id", key);
-        match &self.shown {
-            None => {
-                for ((name, _), value) in self.fields.iter().zip(values) {
-                    out.append(name, value);
-                }
-            }
-            Some(shown) => append_shown(&mut out, shown, &values),
-        }
+        append_shown(&mut out, shown, &values);
         Ok(out.finish())
     }
 }

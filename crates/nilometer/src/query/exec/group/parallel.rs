@@ -17,10 +17,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Table;
+use super::bucket_runs::RunReader;
 use super::first_bins::Frontier;
 use super::vectorized::BlockGroup;
 use crate::error::Result;
-use crate::query::batch::Batch;
+use crate::query::batch::{Batch, BlockRun};
 use crate::query::exec::workers::{QueryThreads, TasksInFlight};
 use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, ExecSettings, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
@@ -46,6 +47,8 @@ type Work = Box<dyn FnOnce() -> Result<Grouped> + Send>;
 pub(crate) enum InputPart {
     /// The groups of the part.
     Grouped(Box<Table>),
+    /// Whole buckets by their summaries.
+    Run(BlockRun),
     /// Blocks that need no decoding: adding them costs less than handing them to a thread.
     Ungrouped(Vec<Batch>),
 }
@@ -97,9 +100,10 @@ impl ParallelGroup {
 
     /// Groups the rest of `input`, or what `frontier` wants of it, and passes its parts to `absorb`, in order.
     // long function: what is handed out, what comes back, and the loop between them share everything
-    pub(crate) fn gather(
+    pub(super) fn gather(
         &self,
         input: &mut BoxOperator,
+        runs: &RunReader,
         mut frontier: Option<Frontier>,
         cx: &ExecContext<'_>,
         mut absorb: impl FnMut(InputPart) -> Result<()>,
@@ -132,6 +136,24 @@ impl ParallelGroup {
         let mut blocks = BlockGroup::new(&self.plan.stage);
         // An error of the input is reported after the results of the batches before it.
         let end = loop {
+            match runs.next(input, cx) {
+                Ok(Some(run)) => {
+                    // Groups keep the order of first occurrence.
+                    if !batches.is_empty() {
+                        let batches = std::mem::take(&mut batches);
+                        if let Some(grouped) = tasks.push(part(batches, &frontier))? {
+                            absorb(noted(&mut frontier, grouped))?;
+                        }
+                    }
+                    while let Some(grouped) = tasks.pop()? {
+                        absorb(noted(&mut frontier, grouped))?;
+                    }
+                    absorb(InputPart::Run(run))?;
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
             let batch = match next_filled(input, cx) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => break Ok(()),

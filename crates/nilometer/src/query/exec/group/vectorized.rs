@@ -17,16 +17,12 @@
 //! see values in row order on every path, so results do not depend on the path.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, Hasher};
-use std::num::NonZeroU64;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hashbrown::HashTable;
 use nilometer_bson::block::{BlockData, ColumnBlock};
-use nilometer_bson::order::{compare_with, hash_with};
-use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
@@ -35,6 +31,7 @@ use crate::eval::expression::Expression;
 use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
+use crate::query::exec::group::keys::KeyForm;
 use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
@@ -47,19 +44,17 @@ pub(crate) struct BlockGroup {
     stage: GroupStage,
     /// The plan for blocks of one shape; replaced when the shape changes.
     plan: Option<(Arc<MeasurementShape>, Option<BlockGroupPlan>)>,
-    series: Series,
     /// The runs of a block; the buffer is reused.
     runs: Vec<GroupRun>,
 }
 
 /// How a stage processes blocks of one shape.
-struct BlockGroupPlan {
+pub(super) struct BlockGroupPlan {
     parts: Vec<KeyPart>,
-    /// Names of the parts if the key is an object.
-    names: Option<Vec<Arc<str>>>,
-    /// The key part that depends on the time.
-    bins: Option<(usize, TimeBins)>,
-    inputs: Vec<Input>,
+    pub(super) form: Arc<KeyForm>,
+    /// The bins of the key part that depends on the time.
+    pub(super) bins: Option<TimeBins>,
+    pub(super) inputs: Vec<Input>,
     /// The orders by time among the inputs.
     rankings: Vec<Ranking>,
     /// The fields read by inputs that are evaluated on rows.
@@ -75,7 +70,7 @@ enum KeyPart {
 }
 
 /// Source of an accumulator's values.
-enum Input {
+pub(super) enum Input {
     /// The number of rows.
     Count,
     /// Constant in the block.
@@ -102,22 +97,16 @@ impl BlockGroup {
         Self {
             stage: stage.clone(),
             plan: None,
-            series: Series::default(),
             runs: Vec::new(),
         }
     }
 
-    /// Forgets group numbers, after the table was written to disk.
-    pub(crate) fn forget_groups(&mut self) {
-        self.series = Series::default();
-    }
-
     /// True if no column of the block has to be decoded: its header and known totals suffice.
     pub(crate) fn needs_no_decoding(&mut self, block: &MeasurementBlock) -> Result<bool> {
-        let Some(plan) = self.plan_for(block) else {
+        let Some(plan) = self.plan_for(&block.shape) else {
             return Ok(false);
         };
-        if let Some((_, bins)) = &plan.bins
+        if let Some(bins) = &plan.bins
             && whole_bin(bins, block)?.is_none()
         {
             return Ok(false);
@@ -131,14 +120,12 @@ impl BlockGroup {
             }))
     }
 
-    fn plan_for(&mut self, block: &MeasurementBlock) -> Option<&BlockGroupPlan> {
-        let known = self
-            .plan
-            .as_ref()
-            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
-        if !known {
-            let plan = plan(&self.stage, &block.shape);
-            self.plan = Some((Arc::clone(&block.shape), plan));
+    /// Returns how blocks of a shape are processed; `None` if their rows are added one by one.
+    pub(super) fn plan_for(&mut self, shape: &Arc<MeasurementShape>) -> Option<&BlockGroupPlan> {
+        let known = self.plan.as_ref();
+        if !known.is_some_and(|(known, _)| Arc::ptr_eq(known, shape)) {
+            let plan = plan(&self.stage, shape);
+            self.plan = Some((Arc::clone(shape), plan));
         }
         self.plan.as_ref().and_then(|(_, plan)| plan.as_ref())
     }
@@ -150,12 +137,12 @@ impl BlockGroup {
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<bool> {
-        self.plan_for(block);
+        self.plan_for(&block.shape);
         let Some((_, Some(plan))) = &self.plan else {
             return Ok(false);
         };
         self.runs.clear();
-        find_runs(plan, block, table, &mut self.series, &mut self.runs, cx)?;
+        find_runs(plan, block, table, &mut self.runs, cx)?;
         accumulate(plan, &self.stage, block, &self.runs, table, cx)?;
         Ok(true)
     }
@@ -179,7 +166,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> 
             if bins.is_some() {
                 return None;
             }
-            bins = Some((parts.len(), found));
+            bins = Some(found);
             KeyPart::Bin
         });
     }
@@ -214,8 +201,11 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> 
         }
     });
     Some(BlockGroupPlan {
+        form: Arc::new(KeyForm {
+            names,
+            bin: parts.iter().position(|part| matches!(part, KeyPart::Bin)),
+        }),
         parts,
-        names,
         bins,
         inputs,
         rankings,
@@ -261,24 +251,21 @@ fn find_runs(
     plan: &BlockGroupPlan,
     block: &MeasurementBlock,
     table: &mut Table,
-    series: &mut Series,
     runs: &mut Vec<GroupRun>,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
     let count = block.selection.len();
-    let Some((place, bins)) = &plan.bins else {
-        let group = series.group_of_block(plan, block, table, cx)?;
+    let Some(bins) = &plan.bins else {
+        let group = group_of_block(plan, block, table, cx)?;
         runs.push(GroupRun {
             group,
             rows: 0..count,
         });
         return Ok(());
     };
-    let at = series.of_block(plan, block, cx)?;
+    let series = series_of_block(plan, block, table, cx)?;
     if let Some(bin) = whole_bin(bins, block)? {
-        let group = series.bin_group(at, bin, |values| {
-            bin_key(plan, *place, bin, values, table, cx)
-        })?;
+        let group = table.number_of_parts(series, bin, cx)?;
         runs.push(GroupRun {
             group,
             rows: 0..count,
@@ -312,9 +299,7 @@ fn find_runs(
         } else {
             run_length(rest, bin, bins)?
         };
-        let group = series.bin_group(at, bin.key, |values| {
-            bin_key(plan, *place, bin.key, values, table, cx)
-        })?;
+        let group = table.number_of_parts(series, bin.key, cx)?;
         runs.push(GroupRun {
             group,
             rows: from..from + length,
@@ -325,7 +310,7 @@ fn find_runs(
 }
 
 /// Returns the key parts that are constant in the block, each at its position.
-fn constant_parts(
+pub(super) fn constant_parts(
     plan: &BlockGroupPlan,
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
@@ -350,27 +335,6 @@ fn constant_parts(
 fn is_meta(expression: &Expression, shape: &MeasurementShape) -> bool {
     let path = expression.as_field_path().filter(|path| path.len() == 1);
     path.is_some_and(|path| Some(path.as_str()) == shape.meta_field.as_deref())
-}
-
-/// Returns the key of the group of a bin: `values` are the other parts.
-fn bin_key(
-    plan: &BlockGroupPlan,
-    place: usize,
-    bin: i64,
-    values: &[Value],
-    table: &mut Table,
-    cx: &ExecContext<'_>,
-) -> Result<u32> {
-    let bin = ValueRef::DateTime(bin);
-    let values = values
-        .iter()
-        .enumerate()
-        .map(|(at, value)| match at == place {
-            true => bin,
-            false => value.as_ref(),
-        });
-    let key = table.normal_key(key_of(plan, values));
-    table.number_of(key, cx)
 }
 
 /// Returns the bin of all measurements of a bucket, if all are selected and its bounds lie in one bin.
@@ -418,19 +382,6 @@ fn run_length(times: &[i64], bin: TimeBin, bins: &TimeBins) -> Result<usize> {
         }
     }
     Ok(times.len())
-}
-
-fn key_of<'v>(plan: &BlockGroupPlan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
-    match &plan.names {
-        None => values.next().map(ValueRef::to_value).unwrap_or_default(),
-        Some(names) => {
-            let mut out = DocumentBuilder::new();
-            for (name, value) in names.iter().zip(values) {
-                out.append_ref(name, value);
-            }
-            Value::Document(out.finish())
-        }
-    }
 }
 
 fn accumulate(
@@ -581,156 +532,51 @@ fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
     values.get(rows).unwrap_or(&[])
 }
 
-/// Finds groups by the constant parts of the key, and within them by bin: most runs find their group with
-/// one integer lookup. If the key has no other part, the number of the metadata leads to the group directly.
-#[derive(Default)]
-struct Series {
-    hasher: foldhash::fast::RandomState,
-    numbers: HashTable<usize>,
-    entries: Vec<SeriesEntry>,
-    metas: MetasMet,
-}
-
-struct SeriesEntry {
-    hash: u64,
-    values: Vec<Value>,
-    bins: HashMap<i64, u32, foldhash::fast::RandomState>,
-}
-
-/// Results for metadata seen before, by metadata number.
-#[derive(Default)]
-struct MetasMet {
-    found: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
-    asked: usize,
-    met: usize,
-}
-
-impl MetasMet {
-    /// Largest number of remembered metadata values.
-    const KNOWN_MAX: usize = 10_000;
-
-    /// Once `KNOWN_MAX` values are remembered, numbers are requested only while at least one block in `MET_SHARE` has known
-    /// metadata: computing a number reads all of the metadata.
-    const MET_SHARE: usize = 8;
-
-    /// Returns the number of a block's metadata, if it is worth computing, and the result remembered for it.
-    fn get(&mut self, block: &MeasurementBlock) -> (Option<NonZeroU64>, Option<usize>) {
-        if self.found.len() >= Self::KNOWN_MAX && self.met * Self::MET_SHARE < self.asked {
-            return (None, None);
-        }
-        let number = block.meta_id();
-        let known = number.and_then(|number| self.found.get(&number)).copied();
-        self.asked += 1;
-        self.met += usize::from(known.is_some());
-        (number, known)
+/// Returns the group of a block whose key is the same for all its rows.
+pub(super) fn group_of_block(
+    plan: &BlockGroupPlan,
+    block: &MeasurementBlock,
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<u32> {
+    table.keys.set_form(&plan.form, cx.eval.collator);
+    let (number, known) = table.keys.metas.get(|| block.meta_id());
+    if let Some(group) = known {
+        return Ok(group);
     }
-
-    fn remember(&mut self, number: Option<NonZeroU64>, found: usize) {
-        if let Some(number) = number
-            && self.found.len() < Self::KNOWN_MAX
+    let key = match (&plan.form.names, plan.parts.as_slice(), block.meta()) {
+        (None, [KeyPart::Constant(single)], ValueRef::Document(meta))
+            if is_meta(single, &block.shape) =>
         {
-            self.found.insert(number, found);
+            Value::Document(meta.to_document())
         }
-    }
+        _ => {
+            let parts = constant_parts(plan, block, cx)?;
+            plan.form.key(parts.iter().map(Value::as_ref))
+        }
+    };
+    let group = table.number_of(table.normal_key(key), cx)?;
+    table.keys.metas.remember(number, group);
+    Ok(group)
 }
 
-impl Series {
-    /// Returns the group of a block whose key is the same for all its rows.
-    fn group_of_block(
-        &mut self,
-        plan: &BlockGroupPlan,
-        block: &MeasurementBlock,
-        table: &mut Table,
-        cx: &ExecContext<'_>,
-    ) -> Result<u32> {
-        let (number, known) = self.metas.get(block);
-        if let Some(group) = known.and_then(|known| u32::try_from(known).ok()) {
-            return Ok(group);
-        }
-        let key = match (&plan.names, plan.parts.as_slice(), block.meta()) {
-            (None, [KeyPart::Constant(single)], ValueRef::Document(meta))
-                if is_meta(single, &block.shape) =>
-            {
-                Value::Document(meta.to_document())
-            }
-            _ => {
-                let parts = constant_parts(plan, block, cx)?;
-                key_of(plan, parts.iter().map(Value::as_ref))
-            }
-        };
-        let group = table.number_of(table.normal_key(key), cx)?;
-        self.metas.remember(number, group as usize);
-        Ok(group)
+/// Returns the number of the block's constant key parts. They read only the metadata, so results remembered for
+/// equal metadata are not evaluated again.
+fn series_of_block(
+    plan: &BlockGroupPlan,
+    block: &MeasurementBlock,
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<u32> {
+    table.keys.set_form(&plan.form, cx.eval.collator);
+    let (number, known) = table.keys.metas.get(|| block.meta_id());
+    if let Some(known) = known {
+        return Ok(known);
     }
-
-    /// Returns the number of the block's constant key parts. They read only the metadata, so results remembered for
-    /// equal metadata are not evaluated again.
-    fn of_block(
-        &mut self,
-        plan: &BlockGroupPlan,
-        block: &MeasurementBlock,
-        cx: &ExecContext<'_>,
-    ) -> Result<usize> {
-        let (number, known) = self.metas.get(block);
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let at = self.number_of(&constant_parts(plan, block, cx)?, cx);
-        self.metas.remember(number, at);
-        Ok(at)
-    }
-
-    fn number_of(&mut self, values: &[Value], cx: &ExecContext<'_>) -> usize {
-        let collator = cx.eval.collator;
-        let mut hasher = self.hasher.build_hasher();
-        for value in values {
-            hash_with(value.as_ref(), collator, &mut hasher);
-        }
-        let hash = hasher.finish();
-        let entries = &self.entries;
-        let same = |at: &usize| {
-            entries.get(*at).is_some_and(|entry| {
-                entry.hash == hash
-                    && entry.values.len() == values.len()
-                    && entry
-                        .values
-                        .iter()
-                        .zip(values)
-                        .all(|(a, b)| compare_with(a.as_ref(), b.as_ref(), collator).is_eq())
-            })
-        };
-        if let Some(at) = self.numbers.find(hash, same) {
-            return *at;
-        }
-        let at = self.entries.len();
-        self.entries.push(SeriesEntry {
-            hash,
-            values: values.to_vec(),
-            bins: HashMap::default(),
-        });
-        let entries = &self.entries;
-        self.numbers.insert_unique(hash, at, |at| {
-            entries.get(*at).map_or(0, |entry| entry.hash)
-        });
-        at
-    }
-
-    fn bin_group(
-        &mut self,
-        at: usize,
-        bin: i64,
-        find: impl FnOnce(&[Value]) -> Result<u32>,
-    ) -> Result<u32> {
-        let Some(entry) = self.entries.get_mut(at) else {
-            return find(&[]);
-        };
-        if let Some(group) = entry.bins.get(&bin) {
-            return Ok(*group);
-        }
-        let group = find(&entry.values)?;
-        entry.bins.insert(bin, group);
-        Ok(group)
-    }
+    let values = constant_parts(plan, block, cx)?;
+    let series = table.keys.series_of(&values, cx.eval.collator);
+    table.keys.metas.remember(number, series);
+    Ok(series)
 }
 
 /// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no

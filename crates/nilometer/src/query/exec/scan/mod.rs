@@ -42,7 +42,7 @@ use super::vector::block_selection::BlockSelection;
 use super::{ExecContext, Operator, RowBatch};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::projection::MetaField;
-use crate::query::batch::{Batch, FieldSet};
+use crate::query::batch::{Batch, BlockRun, FieldSet};
 use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::physical::{
     AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack,
@@ -347,6 +347,27 @@ impl Operator for BucketScan {
 
     fn is_exhausted(&self) -> bool {
         self.done
+    }
+
+    fn next_run(&mut self, cx: &ExecContext<'_>) -> Result<Option<BlockRun>> {
+        let may = !self.done && self.left.is_none() && self.input.unpack.computed.is_empty();
+        if !may || cx.settings.plan.options.force_rows {
+            return Ok(None);
+        }
+        if self.buckets.is_none() {
+            self.buckets = Some(self.open()?);
+        }
+        let Some(buckets) = &mut self.buckets else {
+            return Ok(None);
+        };
+        let selection = &self.selection;
+        let predicate = &self.input.buckets.predicate;
+        let run = buckets.next_run(&mut |run| selection.count_of_whole(run, predicate, cx))?;
+        Ok(run.map(|buckets| {
+            let count = buckets.bucket_count() as u64;
+            self.counters.returned.fetch_add(count, Ordering::Relaxed);
+            self.selection.run(buckets)
+        }))
     }
 
     fn defer_selection(&mut self) -> Option<Arc<BlockSelection>> {

@@ -57,6 +57,8 @@ enum SortOutput {
     /// The rows, and the gauge that counts them.
     Rows(std::vec::IntoIter<Row>, MemoryGauge),
     Everything(Everything),
+    /// The input returns its rows in the order of the sort: it, and how many rows are left.
+    Ordered(BoxOperator, u64),
 }
 
 /// A document, or a position in a block.
@@ -102,7 +104,10 @@ impl Sort {
 impl Operator for Sort {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(mut input) = self.input.take() {
-            self.given = match self.plan.stage.limit {
+            let limit = self.plan.stage.limit;
+            let is_ordered = input.order_rows(&self.plan.stage.pattern, cx)?;
+            self.given = match limit {
+                limit if is_ordered => SortOutput::Ordered(input, limit.unwrap_or(u64::MAX)),
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
                     first_few(&mut input, &self.plan, limit, cx)?
                 }
@@ -117,6 +122,15 @@ impl Operator for Sort {
             SortOutput::Everything(all) => {
                 let rows = all.take(ROWS_PER_BATCH, cx)?;
                 return Ok((!rows.is_empty()).then_some(Batch::Rows(rows)));
+            }
+            SortOutput::Ordered(_, 0) => return Ok(None),
+            SortOutput::Ordered(input, left) => {
+                let mut batch = input.next(cx)?;
+                if let Some(batch) = &mut batch {
+                    batch.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= batch.len() as u64;
+                }
+                return Ok(batch);
             }
         };
         let mut out = RowBatch::default();
@@ -136,6 +150,7 @@ impl Operator for Sort {
         let is_empty = match &self.given {
             SortOutput::Rows(rows, _) => rows.len() == 0,
             SortOutput::Everything(all) => all.is_exhausted(),
+            SortOutput::Ordered(input, left) => *left == 0 || input.is_exhausted(),
         };
         self.input.is_none() && is_empty
     }
