@@ -28,6 +28,9 @@ const REASON_CHARS_MAX: usize = 240;
 /// Clients that run at once. Most wait for their server, and their server for them.
 const CLIENTS_AT_ONCE: usize = 3;
 
+/// Clients that take longest. They begin first, so that none of them is left alone at the end.
+const SLOW_CLIENTS: [&str; 3] = ["pymongo_suite", "node_specs", "rust"];
+
 /// The result of one client.
 enum Verdict {
     /// As expected; the number of passed checks.
@@ -52,7 +55,8 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
     }
     let failures = expected::load()?;
     let requested = |client: &&Client| names.is_empty() || names.contains(&client.name);
-    let clients: Vec<&Client> = CLIENTS.iter().filter(requested).collect();
+    let mut clients: Vec<&Client> = CLIENTS.iter().filter(requested).collect();
+    clients.sort_by_key(|client| !SLOW_CLIENTS.contains(&client.name));
     // First, because both builds have the same name.
     let reads_columns = clients.iter().any(|client| client.name == COLUMNS_CLIENT);
     let with_arrow = match reads_columns {

@@ -1,5 +1,5 @@
 //! The sizes of generated and repeated tests: small in the fast suite, larger with NILOMETER_LONG (`cargo xtask
-//! histories`), and for minutes with NILOMETER_SOAK. NILOMETER_LONG=4 runs a quarter of the larger size (`cargo xtask ci`).
+//! histories`), and for minutes with NILOMETER_SOAK. NILOMETER_LONG=5 runs a fifth of the larger size (`cargo xtask ci`).
 
 /// The size of a test in each kind of run.
 #[derive(Clone, Copy, Debug)]
