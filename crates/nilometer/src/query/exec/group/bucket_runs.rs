@@ -13,8 +13,9 @@ use std::cell::Cell;
 
 use nilometer_bson::ValueRef;
 
-use super::keys::KeyForm;
-use super::vectorized::{BlockGroup, BlockGroupPlan, Input, constant_parts, group_of_block};
+use super::vectorized::{
+    BlockGroup, BlockGroupPlan, Input, by_meta, constant_parts, new_group_of_block,
+};
 use super::{Sorter, Table};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, ColumnTotal};
@@ -168,8 +169,6 @@ fn groups_of(
         }
         return Ok(groups);
     };
-    let form: &std::sync::Arc<KeyForm> = &plan.form;
-    table.keys.set_form(form, cx.eval.collator);
     let time = place_of(run.buckets.columns(), &run.shape.time_field);
     let times = time.and_then(|at| run.buckets.dates(at)).unwrap_or(&[]);
     let mut bin = None;
@@ -182,16 +181,16 @@ fn groups_of(
         if !bins.contains(bin, *max)? {
             break;
         }
-        let (number, known) = table.keys.metas.get(|| run.meta_id(at));
-        let series = match known {
-            Some(known) => known,
-            None => {
+        let series = by_meta(
+            plan,
+            || run.meta_id(at),
+            table,
+            cx,
+            |table| {
                 let values = constant_parts(plan, &run.block(at), cx)?;
-                let series = table.keys.series_of(&values, cx.eval.collator);
-                table.keys.metas.remember(number, series);
-                series
-            }
-        };
+                Ok(table.keys.series_of(&values, cx.eval.collator))
+            },
+        )?;
         groups.push(table.number_of_parts(series, bin.key, cx)?);
     }
     Ok(groups)
@@ -205,9 +204,11 @@ fn group_of_run(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<u32> {
-    let (_, known) = table.keys.metas.get(|| run.meta_id(at));
-    match known {
-        Some(group) => Ok(group),
-        None => group_of_block(plan, &run.block(at), table, cx),
-    }
+    by_meta(
+        plan,
+        || run.meta_id(at),
+        table,
+        cx,
+        |table| new_group_of_block(plan, &run.block(at), table, cx),
+    )
 }

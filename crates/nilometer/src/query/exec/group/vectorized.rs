@@ -18,6 +18,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -532,6 +533,24 @@ fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
     values.get(rows).unwrap_or(&[])
 }
 
+/// Returns what was remembered for metadata with a number, a group or a series of a form of keys; else finds and remembers it.
+pub(super) fn by_meta(
+    plan: &BlockGroupPlan,
+    meta_id: impl FnOnce() -> Option<NonZeroU64>,
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+    find: impl FnOnce(&mut Table) -> Result<u32>,
+) -> Result<u32> {
+    table.keys.set_form(&plan.form, cx.eval.collator);
+    let (number, known) = table.keys.metas.get(meta_id);
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let found = find(table)?;
+    table.keys.metas.remember(number, found);
+    Ok(found)
+}
+
 /// Returns the group of a block whose key is the same for all its rows.
 pub(super) fn group_of_block(
     plan: &BlockGroupPlan,
@@ -539,11 +558,22 @@ pub(super) fn group_of_block(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<u32> {
-    table.keys.set_form(&plan.form, cx.eval.collator);
-    let (number, known) = table.keys.metas.get(|| block.meta_id());
-    if let Some(group) = known {
-        return Ok(group);
-    }
+    by_meta(
+        plan,
+        || block.meta_id(),
+        table,
+        cx,
+        |table| new_group_of_block(plan, block, table, cx),
+    )
+}
+
+/// The same if nothing is remembered for its metadata.
+pub(super) fn new_group_of_block(
+    plan: &BlockGroupPlan,
+    block: &MeasurementBlock,
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<u32> {
     let key = match (&plan.form.names, plan.parts.as_slice(), block.meta()) {
         (None, [KeyPart::Constant(single)], ValueRef::Document(meta))
             if is_meta(single, &block.shape) =>
@@ -555,9 +585,7 @@ pub(super) fn group_of_block(
             plan.form.key(parts.iter().map(Value::as_ref))
         }
     };
-    let group = table.number_of(table.normal_key(key), cx)?;
-    table.keys.metas.remember(number, group);
-    Ok(group)
+    table.number_of(table.normal_key(key), cx)
 }
 
 /// Returns the number of the block's constant key parts. They read only the metadata, so results remembered for
@@ -568,15 +596,16 @@ fn series_of_block(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<u32> {
-    table.keys.set_form(&plan.form, cx.eval.collator);
-    let (number, known) = table.keys.metas.get(|| block.meta_id());
-    if let Some(known) = known {
-        return Ok(known);
-    }
-    let values = constant_parts(plan, block, cx)?;
-    let series = table.keys.series_of(&values, cx.eval.collator);
-    table.keys.metas.remember(number, series);
-    Ok(series)
+    by_meta(
+        plan,
+        || block.meta_id(),
+        table,
+        cx,
+        |table| {
+            let values = constant_parts(plan, block, cx)?;
+            Ok(table.keys.series_of(&values, cx.eval.collator))
+        },
+    )
 }
 
 /// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
