@@ -53,7 +53,7 @@ mod words;
 pub use blocks::{count, decode_block, decode_values, last, validate};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
-pub use packed::{decode_packed, pack, pack_built, pack_numbers, unpack};
+pub use packed::{decode_first, decode_packed, pack, pack_built, pack_numbers, unpack};
 pub use reference_decoder::{MEMORY_MAX, RawValue, decode_raw};
 
 /// Access to Simple-8b words for tests.

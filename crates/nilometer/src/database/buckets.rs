@@ -379,9 +379,9 @@ impl BucketSource for StoredBucketSource {
 
 /// Implements methods of a trait by inherent methods of the same names.
 macro_rules! forward {
-    ($($name:ident($($argument:ident: $type:ty)?) -> $result:ty;)*) => {
-        $(fn $name(&self, $($argument: $type)?) -> $result {
-            self.$name($($argument)?)
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type),*) -> $result {
+            self.$name($($argument),*)
         })*
     };
 }
@@ -477,6 +477,7 @@ macro_rules! impl_bucket {
                 has_column_at(at: usize) -> bool;
                 total_at(at: usize) -> Result<Option<ColumnTotal>>;
                 has_total_at(at: usize) -> bool;
+                total_of_first(at: usize, count: usize) -> Result<Option<ColumnTotal>>;
                 constants_id() -> Result<Option<NonZeroU64>>;
             }
         }

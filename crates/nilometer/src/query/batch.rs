@@ -466,10 +466,25 @@ impl MeasurementBlock {
         Ok(value.unwrap_or_default())
     }
 
-    /// Returns the total of a column, if it has one and all measurements are selected.
+    /// Returns the total of the selected values of a column, if it is known or costs less than the column.
     pub(crate) fn total(&self, name: &ColumnName) -> Result<Option<ColumnTotal>> {
-        match name.place_in(&*self.bucket) {
-            Some(at) if self.is_whole() => self.bucket.total_at(at),
+        let Some(at) = name.place_in(&*self.bucket) else {
+            return Ok(None);
+        };
+        if self.is_whole() {
+            return self.bucket.total_at(at);
+        }
+        match self.selection {
+            Selection::Range(Range { start: 0, end }) => {
+                self.bucket.total_of_first(at, end as usize)
+            }
+            Selection::Range(Range { start, end })
+                if end == self.bucket.count() && self.bucket.has_total_at(at) =>
+            {
+                let first = self.bucket.total_of_first(at, start as usize)?;
+                let all = self.bucket.total_at(at)?;
+                Ok(all.zip(first).and_then(|(all, first)| all.behind(&first)))
+            }
             _ => Ok(None),
         }
     }

@@ -644,6 +644,12 @@ pub trait Bucket: BucketHeader + Send + Sync {
         false
     }
 
+    /// Returns the total of the first values of that column, if that costs less than to decode the column.
+    fn total_of_first(&self, at: usize, count: usize) -> Result<Option<ColumnTotal>> {
+        let _ = (at, count);
+        Ok(None)
+    }
+
     /// Returns the column with this name; `None` if the bucket has no such field.
     fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
         match place_of(self.columns(), name) {

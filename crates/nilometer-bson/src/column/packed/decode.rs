@@ -23,13 +23,33 @@ pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, Col
             None,
         ));
     }
-    let Some(packed) = PackedColumn::of(bytes, max_values)? else {
-        return super::super::decode_block(bytes, max_values);
-    };
-    let damaged = || ColumnError::Truncated {
-        offset: bytes.len(),
-    };
-    let (head, length) = (&packed.head, packed.count + 1);
+    match PackedColumn::of(bytes, max_values)? {
+        Some(packed) => first_values(&packed, bytes.len(), packed.count + 1),
+        None => super::super::decode_block(bytes, max_values),
+    }
+}
+
+/// Decodes the first `count` values of a packed column of at most `max_values` values. `None` if it has fewer, or is not packed as
+/// codes. What follows those values is not checked.
+pub fn decode_first(
+    bytes: &[u8],
+    max_values: usize,
+    count: usize,
+) -> Result<Option<ColumnBlock>, ColumnError> {
+    let packed = PackedColumn::of(bytes, max_values)?;
+    let packed = packed.filter(|packed| (1..=packed.count + 1).contains(&count));
+    let first = packed.map(|packed| first_values(&packed, bytes.len(), count));
+    first.transpose()
+}
+
+/// Returns the first `length` values of a column of `bytes` bytes.
+fn first_values(
+    packed: &PackedColumn<'_>,
+    bytes: usize,
+    length: usize,
+) -> Result<ColumnBlock, ColumnError> {
+    let damaged = || ColumnError::Truncated { offset: bytes };
+    let head = &packed.head;
     match packed.parameter {
         Some(parameter) => {
             let codes = RiceReader::new(packed.codes, packed.count, parameter);
@@ -211,7 +231,7 @@ fn values(
     Ok(ColumnBlock::from_parts(length, data, None))
 }
 
-/// Returns the values, converted from running sums.
+/// Returns the first `length` values, converted from running sums.
 fn mapped_values<M: SumMap, const SECOND: bool>(
     head: &PackedHeader,
     length: usize,
@@ -225,17 +245,27 @@ fn mapped_values<M: SumMap, const SECOND: bool>(
     out.push(first);
     let mut sums = RunningSums::<i64, SECOND>::after(number);
     let mut numbers = [0; CHUNK];
+    let mut wanted = length - 1;
+    let mut is_all = true;
     for run in &head.runs {
+        let mut left = run.count.min(wanted);
+        is_all = left == run.count;
+        if left == 0 && !is_all {
+            break;
+        }
+        wanted -= left;
         sums.number = map.block(run.nibble, sums.number, 0)?;
-        let mut left = run.count;
         while left > 0 {
             let (now, _) = numbers.split_at_mut(left.min(CHUNK));
             codes.sums(&mut sums, now).ok_or_else(damaged)?;
             map.values(now, out.take(now.len()));
             left -= now.len();
         }
+        if !is_all {
+            break;
+        }
     }
-    if !codes.is_at_end() {
+    if is_all && !codes.is_at_end() {
         return Err(damaged());
     }
     Ok(mapped_values)

@@ -36,7 +36,7 @@ use crate::varint;
 
 use self::ids::PackedIds;
 
-pub use decode::decode_packed;
+pub use decode::{decode_first, decode_packed};
 pub use direct::pack_numbers;
 
 /// First byte of a packed column, with parameter 0.
@@ -418,6 +418,18 @@ mod tests {
             written(values),
             written(decode_values(column, 1 << 20).unwrap())
         );
+        let all = decode_values(column, 1 << 20).unwrap();
+        for count in [1, 2, 63, 64, 65, 66, 129, all.len() / 2, all.len()] {
+            let first = decode_first(packed, 1 << 20, count).unwrap();
+            let expected = all
+                .get(..count)
+                .filter(|_| packed_ids(packed, 1 << 20).unwrap().is_none());
+            assert_eq!(
+                first.map(|block| written(block.to_values())),
+                expected.map(|values| written(values.to_vec())),
+                "{count}"
+            );
+        }
     }
 
     fn restored(column: &[u8]) -> Vec<u8> {
@@ -539,6 +551,7 @@ mod tests {
     fn read_anyhow(bytes: &[u8]) {
         let _ = unpack(bytes, 1 << 10).map(|bytes| decode_values(&bytes, 1 << 10));
         let _ = decode_packed(bytes, 1 << 10);
+        let _ = decode_first(bytes, 1 << 10, 5);
     }
 
     #[test]

@@ -672,6 +672,7 @@ impl AccumulatorSpec {
 
 impl AccumulatorState {
     /// Returns the bytes held, for the memory limit of the stage.
+    #[inline]
     pub fn memory_bytes(&self) -> usize {
         let heap = match self {
             Self::Sum(total) | Self::Avg(total, _) => total.heap_bytes(),

@@ -70,6 +70,7 @@ impl Total {
     }
 
     /// Returns the bytes beside the total itself.
+    #[inline]
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Form::Whole { .. } | Form::Doubles { .. } => 0,
@@ -492,6 +493,29 @@ impl ColumnTotal {
     pub fn count(&self) -> u64 {
         match self {
             Self::Whole { count, .. } | Self::Doubles { count, .. } => u64::from(*count),
+        }
+    }
+
+    /// Returns the total of the values behind the first, of which `first` is the total; `None` if it is not exactly their difference.
+    pub fn behind(&self, first: &Self) -> Option<Self> {
+        match (self, first) {
+            (
+                Self::Whole {
+                    count,
+                    is_long,
+                    sum,
+                },
+                Self::Whole {
+                    count: count_first,
+                    is_long: first_is_long,
+                    sum: sum_first,
+                },
+            ) if is_long == first_is_long => Some(Self::Whole {
+                count: count.checked_sub(*count_first)?,
+                is_long: *is_long,
+                sum: sum.checked_sub(*sum_first)?,
+            }),
+            _ => None,
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::timeseries::format::sealed::StoredColumn;
 use crate::timeseries::format::summary::{SummaryBlock, SummaryColumn, SummaryRow};
 
-/// Default limit of all decoded blocks, in bytes.
-pub(crate) const SUMMARY_BYTES_MAX: usize = 64 << 20;
+/// Default limit of all decoded blocks, in bytes: about 300,000 buckets of ten fields.
+pub(crate) const SUMMARY_BYTES_MAX: usize = 256 << 20;
 
 /// A decoded block with what readers share.
 pub(crate) struct OpenedSummaries {

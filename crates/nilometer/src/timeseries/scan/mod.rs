@@ -18,6 +18,7 @@ pub(crate) mod index_scan;
 pub(crate) mod latest_buckets;
 pub(crate) mod point_reads;
 pub(crate) mod prefetch;
+mod read_ahead;
 pub(crate) mod series;
 pub(crate) mod storage_iterator;
 pub(crate) mod summarized;

@@ -9,15 +9,15 @@
 //! A scan of more than the cache holds does not open buckets for it: that would only replace what others use.
 //!
 //! A [`SummarizedBucket`] keeps the snapshot of its chunk, from which it reads its columns. So only queries that consume
-//! the whole scan within one command may ask for summaries. If most buckets of a scan are read anyway, summaries do not pay, and the
-//! scan continues without them, and tries them again from time to time: a range of times cuts the first buckets, and not those behind.
+//! the whole scan within one command may ask for summaries. If most buckets of a scan are read anyway, they cost little beside
+//! the buckets, which are read ahead ([`super::read_ahead`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
+use super::read_ahead::ReadAhead;
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
 use super::summary_reader::SummaryReader;
 use super::summary_run::SummaryRun;
@@ -29,12 +29,6 @@ use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::summary::keys::ListedBlock;
-
-/// Summaries pay while at most one bucket in this many is read.
-const READ_SHARE_MAX: usize = 2;
-
-/// Chunks that are read without summaries before they are tried again, at most.
-const PLAIN_CHUNKS_MAX: usize = 32;
 
 /// One part in this many of the cache is not filled by scans.
 const RESERVED_SHARE: usize = 8;
@@ -53,44 +47,6 @@ enum ReadyBuckets {
     Summarized(SummaryRun),
 }
 
-/// Decides whether summaries pay.
-#[derive(Default)]
-struct SummaryTrial {
-    /// Buckets returned by their summaries since the last decision.
-    given: usize,
-    /// Buckets that had been read then.
-    read_before: usize,
-    /// Chunks to read without summaries.
-    plain_left: usize,
-    /// The same after the last trial that did not pay; 0 if it paid.
-    plain_last: usize,
-}
-
-impl SummaryTrial {
-    /// Returns whether the next chunk is read without summaries. `read` buckets were read so far.
-    fn is_plain(&mut self, read: usize) -> bool {
-        if self.plain_left > 0 {
-            self.plain_left -= 1;
-            return true;
-        }
-        if self.given == 0 {
-            // There is nothing to judge yet.
-            return false;
-        }
-        let read_since = read - self.read_before;
-        let pays = read_since * READ_SHARE_MAX <= self.given;
-        self.given = 0;
-        self.read_before = read;
-        if pays {
-            self.plain_last = 0;
-            return false;
-        }
-        self.plain_last = (self.plain_last * 2).clamp(1, PLAIN_CHUNKS_MAX);
-        self.plain_left = self.plain_last - 1;
-        true
-    }
-}
-
 /// A scan of a bucket collection by summaries.
 pub struct SummarizedBuckets {
     scan: StoredBuckets,
@@ -99,9 +55,7 @@ pub struct SummarizedBuckets {
     /// `None` if there is no further block.
     summaries: Option<KeyspaceId>,
     ready: VecDeque<Result<ReadyBuckets>>,
-    read: Arc<AtomicUsize>,
-    trial: SummaryTrial,
-    /// Every summary is read, whether that pays or not.
+    /// Every summary is read, even of buckets that the cache lists.
     is_exhaustive: bool,
 }
 
@@ -141,8 +95,6 @@ impl BucketReader {
             newest,
             summaries,
             ready: VecDeque::new(),
-            read: Arc::default(),
-            trial: SummaryTrial::default(),
             is_exhaustive: false,
         })
     }
@@ -226,7 +178,7 @@ fn id_after(mut id: [u8; 12]) -> [u8; 12] {
 }
 
 impl SummarizedBuckets {
-    /// Reads every summary, whether that pays or not.
+    /// Reads every summary, even of buckets that the cache lists.
     pub(crate) fn exhaustive(self) -> Self {
         Self {
             is_exhaustive: true,
@@ -250,8 +202,7 @@ impl SummarizedBuckets {
         let Some(keyspace) = self.summaries else {
             return self.refill_plain();
         };
-        let read = self.read.load(Ordering::Relaxed);
-        if !self.is_exhaustive && (self.trial.is_plain(read) || self.scan.is_listed(&range)?) {
+        if !self.is_exhaustive && self.scan.is_listed(&range)? {
             return self.refill_plain();
         }
         let reader = self.scan.reader.clone();
@@ -322,7 +273,7 @@ impl SummarizedBuckets {
             snapshot,
             versions,
             opens_buckets: self.scan.reader.cache.buckets.has_room(RESERVED_SHARE),
-            read: self.read.clone(),
+            ahead: ReadAhead::default(),
         });
         let assembled = |raw| {
             let bucket = chunk.reader.assemble(&chunk.collection, raw, versions);
@@ -339,7 +290,6 @@ impl SummarizedBuckets {
                 }
                 continue;
             }
-            self.trial.given += 1;
             if let Some(Ok(ReadyBuckets::Summarized(run))) = taken.last_mut()
                 && run.extend(at)
             {
@@ -419,9 +369,12 @@ impl Iterator for SummarizedBuckets {
 
 #[cfg(test)]
 mod tests {
+    use nilometer_bson::block::ColumnBlock;
+    use nilometer_bson::{Value, doc};
     use nilometer_storage::{Durability, WriteBatch};
 
     use super::*;
+    use crate::eval::accumulator::ColumnTotal;
     use crate::timeseries::format::keyspaces::BucketKeyspaces;
     use crate::timeseries::format::summary::{ROWS_MAX, keys};
     use crate::timeseries::tests::{Fixture, at};
@@ -551,28 +504,47 @@ mod tests {
     }
 
     #[test]
-    fn summaries_that_do_not_pay_are_tried_less_and_less() {
-        let mut trial = SummaryTrial::default();
-        let mut read = 0;
-        let mut plain = Vec::new();
-        for _ in 0..8 {
-            let mut chunks = 0;
-            while trial.is_plain(read) {
-                chunks += 1;
+    fn totals_of_the_first_values_are_those_of_the_column() {
+        cov_mark::check!(total_of_first);
+        let f = Fixture::new();
+        let measurement = |second: i64| {
+            let wave = second * 7 % 23 - second / 40;
+            doc! {
+                "_id": second, "t": Value::DateTime(second * 1000), "m": "a", "int": wave as i32, "long": wave << 40,
+                "short": wave, "double": wave as f64 / 4.0, "one": 3, "text": "x", "some": if second % 9 > 0 { wave.into() } else { Value::Missing },
             }
-            plain.push(chunks);
-            // A block, of which every bucket is read.
-            trial.given += 10;
-            read += 10;
+        };
+        let all: Vec<_> = (0..400).map(measurement).collect();
+        f.insert(&all, true);
+        f.timeseries.seal_all(&f.collection).unwrap();
+        f.timeseries.cache.buckets.set_bytes_max(0);
+        let reader = &f.timeseries.reader;
+        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
+        for bucket in scan.unwrap().exhaustive() {
+            let ScannedBucket::Summarized(bucket) = bucket.unwrap() else {
+                panic!("a bucket without a summary");
+            };
+            let all = bucket.whole().unwrap().clone();
+            for at in 0..bucket.columns().len() {
+                let values = all.column_at(at).unwrap().unwrap().to_values();
+                let total = |values: &[Value]| ColumnTotal::of(&ColumnBlock::from_values(values));
+                for count in 1..values.len() {
+                    // Nothing of it is opened.
+                    let unread = SummarizedBucket::new(
+                        bucket.block.clone(),
+                        bucket.row,
+                        bucket.chunk.clone(),
+                    );
+                    let (first, behind) = values.split_at(count);
+                    let found = unread.total_of_first(at, count).unwrap();
+                    let Some(found) = found else { continue };
+                    assert_eq!(Some(found), total(first), "{count}");
+                    let all = unread.total_at(at).unwrap();
+                    if let Some(found) = all.and_then(|all| all.behind(&found)) {
+                        assert_eq!(Some(found), total(behind), "{count}");
+                    }
+                }
+            }
         }
-        assert_eq!(plain, [0, 1, 2, 4, 8, 16, 32, 32]);
-        while trial.is_plain(read) {}
-        trial.given += 10;
-        assert!(!trial.is_plain(read + 5), "half of them were read");
-        trial.given += 10;
-        assert!(
-            trial.is_plain(read + 15) && !trial.is_plain(read + 15),
-            "it begins with one again"
-        );
     }
 }

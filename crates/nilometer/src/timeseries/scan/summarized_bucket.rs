@@ -4,14 +4,15 @@
 //! bytes, to which the summary knows the way.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Snapshot};
 
-use super::{BucketReader, point_reads};
+use super::BucketReader;
+use super::read_ahead::ReadAhead;
+use super::storage_iterator::{RawBucket, StoredForm};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
@@ -32,8 +33,7 @@ pub(super) struct ChunkReader {
     pub(super) versions: Option<KeyspaceVersions>,
     /// The cache has room: buckets are opened.
     pub(super) opens_buckets: bool,
-    /// How many buckets of the scan were opened.
-    pub(super) read: Arc<AtomicUsize>,
+    pub(super) ahead: ReadAhead,
 }
 
 impl ChunkReader {
@@ -42,20 +42,30 @@ impl ChunkReader {
         cache.get_at(self.versions, &[id]).pop().flatten()
     }
 
-    fn bucket(&self, id: [u8; 12]) -> Result<Arc<StoredBucket>> {
-        self.read.fetch_add(1, Ordering::Relaxed);
+    /// Returns the sealed document of a row of a block, if there is one.
+    fn sealed(&self, rows: &[SummaryRow], row: usize) -> Result<Option<Bytes>> {
+        let from = (&*self.snapshot, self.keyspaces.sealed);
+        self.ahead.document(rows, row, from)
+    }
+
+    fn bucket(&self, rows: &[SummaryRow], row: usize) -> Result<Arc<StoredBucket>> {
+        let id = rows[row].id;
         if let Some(bucket) = self.cached(id) {
             return Ok(bucket);
         }
-        // It has neither an open document nor a tail in this snapshot, or the scan would not show its summary.
-        let (snapshot, keyspaces) = (&*self.snapshot, self.keyspaces);
-        let mut found = point_reads::mostly_sealed(snapshot, keyspaces, &[id], &[])?;
-        let found = found.pop().ok_or_else(|| {
+        let stored = self.sealed(rows, row)?.ok_or_else(|| {
             damaged(
                 ValueRef::ObjectId(ObjectId(id)),
                 "it has a summary and is not stored",
             )
         })?;
+        // It has neither an open document nor a tail in this snapshot, or the scan would not show its summary.
+        let found = RawBucket {
+            id,
+            document: Some(StoredForm::Sealed(stored)),
+            is_sealed: true,
+            tail: Vec::new(),
+        };
         self.reader.assemble(&self.collection, found, self.versions)
     }
 }
@@ -79,13 +89,28 @@ impl StoredColumns {
         let column = whole_column(row.id, count, place.decode(&self.stored, count))?;
         Ok(Some(decoded.get_or_init(|| Arc::new(column))))
     }
+
+    /// Returns the first values of a column; `None` if all of them are decoded, or must be.
+    fn first(&self, shown: usize, row: &SummaryRow, first: usize) -> Result<Option<ColumnBlock>> {
+        let (Some(place), Some(decoded)) = (self.places.get(shown), self.decoded.get(shown)) else {
+            return Ok(None);
+        };
+        if decoded.get().is_some() {
+            return Ok(None);
+        }
+        let found = place.decode_first(&self.stored, row.count as usize, first);
+        found.map_err(|error| {
+            let id = ValueRef::ObjectId(ObjectId(row.id));
+            damaged(id, &error.to_string())
+        })
+    }
 }
 
 /// A sealed bucket by its summary.
 pub struct SummarizedBucket {
-    block: Arc<OpenedSummaries>,
-    row: usize,
-    chunk: Arc<ChunkReader>,
+    pub(super) block: Arc<OpenedSummaries>,
+    pub(super) row: usize,
+    pub(super) chunk: Arc<ChunkReader>,
     whole: OnceLock<Arc<StoredBucket>>,
     /// `None` if it must be opened.
     columns: OnceLock<Option<StoredColumns>>,
@@ -208,12 +233,28 @@ impl SummarizedBucket {
         self.known_total_at(at).is_some()
     }
 
+    /// Returns the total of the first values of the column at a place, if that costs less than to decode the column.
+    pub fn total_of_first(&self, at: usize, count: usize) -> Result<Option<ColumnTotal>> {
+        let (Some(columns), row) = (self.stored_columns()?, self.row()) else {
+            return Ok(None);
+        };
+        let Some(shown) = self.block.shown_at(row, at) else {
+            return Ok(None);
+        };
+        let first = columns.first(shown, row, count)?;
+        #[cfg(test)]
+        if first.is_some() {
+            cov_mark::hit!(total_of_first);
+        }
+        Ok(first.as_ref().and_then(ColumnTotal::of))
+    }
+
     /// Returns the bucket, which it reads if necessary.
     pub fn whole(&self) -> Result<&Arc<StoredBucket>> {
         if let Some(known) = self.whole.get() {
             return Ok(known);
         }
-        let read = self.chunk.bucket(self.row().id)?;
+        let read = self.chunk.bucket(self.block.rows(), self.row)?;
         Ok(self.whole.get_or_init(|| read))
     }
 
@@ -283,7 +324,7 @@ impl SummarizedBucket {
         }
         let sizes = self.block.stored_columns(self.row());
         let sizes = sizes.and_then(|sizes| sizes.iter().copied().collect::<Option<Vec<_>>>());
-        let stored = self.chunk.snapshot.get(self.chunk.keyspaces.sealed, &id)?;
+        let stored = self.chunk.sealed(self.block.rows(), self.row)?;
         let found = match (sizes, stored) {
             (Some(sizes), Some(stored)) => {
                 #[cfg(test)]

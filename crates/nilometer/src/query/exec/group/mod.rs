@@ -1,10 +1,11 @@
 //! `$group`: a hash table of keys, with a state for each accumulator of each key.
 //!
 //! ```text
-//! key ── hash, compare ──► number of the group ──► states[number · accumulators ..]
+//! key ── hash, compare ──► number of the group ──► its states
 //!
 //! mod           the table; rows are added one by one
 //! keys          keys by value, or by bin and constant parts
+//! states        the states of the accumulators by group
 //! vectorized    adds runs of a block to the same states, by the same steps
 //! bucket_runs   adds many whole buckets by the summaries they share
 //! top_by_time   $top and $bottom by time: one row of a run
@@ -30,6 +31,7 @@ pub(crate) mod keys;
 mod order;
 pub(crate) mod output;
 pub(crate) mod parallel;
+mod states;
 pub mod streaming;
 pub(crate) mod top_by_time;
 pub mod vectorized;
@@ -46,6 +48,7 @@ use self::first_bins::Frontier;
 use self::keys::{Keys, NewGroup};
 use self::output::RowMaker;
 use self::parallel::{InputPart, ParallelGroup};
+use self::states::States;
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
@@ -92,7 +95,7 @@ impl Group {
                 rows,
                 groups: Vec::new().into_iter(),
                 keys: Keys::new(&Expression::Constant(Value::Null)),
-                states: Vec::new(),
+                states: States::new(0),
                 memory: MemoryGauge::new(NAME, 0),
                 results: MemoryGauge::new(NAME, 0),
             })),
@@ -225,7 +228,7 @@ struct Finished {
     /// The numbers of the groups to return.
     groups: std::vec::IntoIter<u32>,
     keys: Keys,
-    states: Vec<AccumulatorState>,
+    states: States,
     /// Counts the remaining groups.
     memory: MemoryGauge,
     /// Counts the documents returned last.
@@ -260,14 +263,12 @@ impl Finished {
     fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowBatch> {
         let mut out = RowBatch::default();
         self.results.clear();
-        let width = self.rows.fields().len();
         while !out.is_full()
             && let Some(group) = self.groups.next()
         {
             let group = group as usize;
             let mut held = self.keys.bytes(group);
-            let states = self.states.get_mut(group * width..(group + 1) * width);
-            let states = states.unwrap_or(&mut []).iter_mut().map(|state| {
+            let states = self.states.of_group(group).iter_mut().map(|state| {
                 held += heap_bytes(state);
                 std::mem::replace(state, AccumulatorState::Count(0))
             });
@@ -284,7 +285,7 @@ impl Finished {
         }
         if self.groups.len() == 0 {
             self.keys.clear();
-            self.states = Vec::new();
+            self.states.clear();
             self.memory.clear();
         }
         Ok(out)
@@ -381,7 +382,7 @@ pub(crate) struct Table {
     key: Expression,
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     keys: Keys,
-    states: Vec<AccumulatorState>,
+    states: States,
     memory: MemoryGauge,
     /// If true, the table is written to disk above its limit; if false, the query fails.
     may_spill: bool,
@@ -394,7 +395,7 @@ impl Table {
             key: stage.key.clone(),
             fields: Arc::clone(&stage.fields),
             keys: Keys::new(&stage.key),
-            states: Vec::new(),
+            states: States::new(stage.fields.len()),
             memory: MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx),
             may_spill: cx.settings.spill.is_some(),
         }
@@ -478,7 +479,7 @@ impl Table {
     /// Merges the groups of a later part of the input.
     fn absorb(&mut self, mut later: Self, cx: &ExecContext<'_>) -> Result<()> {
         let fields = Arc::clone(&self.fields);
-        let mut states = later.states.into_iter();
+        let mut states = later.states.take();
         let collator = cx.eval.collator;
         let mut series: Vec<Option<u32>> = vec![None; later.keys.series.len()];
         if let Some(form) = later.keys.common_form() {
@@ -522,7 +523,7 @@ impl Table {
 
     fn spill(&mut self, spilled: &mut Sorter<ByKey>, cx: &ExecContext<'_>) -> Result<()> {
         cx.operation.check_interrupt()?;
-        let mut states = std::mem::take(&mut self.states).into_iter();
+        let mut states = self.states.take();
         let fields = Arc::clone(&self.fields);
         for group in 0..self.keys.len() {
             let mut held = self.keys.bytes(group);
@@ -629,7 +630,7 @@ impl Table {
 
     /// Returns the state of accumulator `at` of a group.
     pub(crate) fn state(&self, group: u32, at: usize) -> Option<&AccumulatorState> {
-        self.states.get(group as usize * self.fields.len() + at)
+        self.states.get(group as usize, at)
     }
 
     /// Changes the state of accumulator `at` of a group and counts its growth.
@@ -640,8 +641,9 @@ impl Table {
         spec: &AccumulatorSpec,
         change: impl FnOnce(&mut AccumulatorState) -> Result<()>,
     ) -> Result<()> {
-        let place = group as usize * self.fields.len() + at;
-        let state = &mut self.states[place];
+        let Some(state) = self.states.get_mut(group as usize, at) else {
+            return Ok(());
+        };
         if !grows(spec.kind()) {
             return change(state);
         }

@@ -215,6 +215,20 @@ impl ColumnPlace {
         }
     }
 
+    /// Decodes the first values of the column; `None` if it has fewer, or must be decoded as a whole.
+    pub(crate) fn decode_first(
+        &self,
+        stored: &[u8],
+        count: usize,
+        first: usize,
+    ) -> Result<Option<ColumnBlock>, ColumnError> {
+        let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
+        match self.packed {
+            true => column::decode_first(bytes, count, first),
+            false => Ok(None),
+        }
+    }
+
     /// Returns the bytes of the column; `stored` is the stored bucket.
     pub(crate) fn bytes<'a>(&self, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
