@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
@@ -19,7 +19,8 @@ use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketRun,
     BucketScanOptions, BucketSource, Buckets, Direction, EntryIter, IndexEntry, RecordIter,
-    RecordKey, RecordScanOptions, RecordSource, RecordView, ScanCounters, SingleBuckets,
+    RecordKey, RecordScanOptions, RecordSource, RecordView, ScanCounters, SeriesMetas,
+    SingleBuckets,
 };
 use crate::timeseries::index::spec;
 use crate::timeseries::{
@@ -361,7 +362,7 @@ impl BucketSource for StoredBucketSource {
         Ok((shown.collect(), page.next))
     }
 
-    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<[Value]>>> {
+    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<SeriesMetas>>> {
         let reader = &self.timeseries.reader;
         let found = reader.series(&self.collection, index, at_most)?;
         // The mark is set before any entry for an element of an array is written.

@@ -36,7 +36,7 @@ pub use crate::query::outputs::{
 use crate::query::partitions::PartitionSource;
 use crate::rollup::RollupDefinition;
 use crate::session::UserName;
-pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
+pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer, SeriesMetas};
 use crate::write::Arrivals;
 
 /// The key of a record within its collection. The bytes order as the records do.
@@ -580,7 +580,7 @@ pub trait BucketSource: Send + Sync {
 
     /// Returns the metadata of each series, from a static index that begins with the whole metadata; null stands for
     /// missing metadata. `None` if there are more than `at_most` series.
-    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<[Value]>>> {
+    fn series(&self, index: &BucketIndex, at_most: usize) -> Result<Option<Arc<SeriesMetas>>> {
         let _ = (index, at_most);
         Ok(None)
     }

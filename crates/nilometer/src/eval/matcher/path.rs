@@ -124,6 +124,12 @@ impl MatchPath {
         Some(Self::new(&format!("{to}{rest}")))
     }
 
+    /// Returns the rest of the path behind `prefix`; `None` if the path is not below it.
+    pub fn below(&self, prefix: &str) -> Option<Self> {
+        let rest = self.dotted.strip_prefix(prefix)?.strip_prefix('.')?;
+        (!self.is_itself()).then(|| Self::new(rest))
+    }
+
     /// Visits every value that the path finds in `root`, by the rules of the module head.
     pub fn visit<'a>(
         &self,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::comparison::Comparison;
 use super::path::MatchPath;
-use super::{InList, MatchExpression};
+use super::{ExprTest, InList, MatchExpression};
 use crate::eval::Dependencies;
 use crate::eval::expression::is_true;
 
@@ -154,23 +154,40 @@ impl MatchExpression {
     /// Returns the filter with the path prefix `from` replaced by `to`; `None` if some part reads
     /// the whole document or paths not at or below `from`.
     pub fn renamed(&self, from: &str, to: &str) -> Option<MatchExpression> {
+        self.with_paths(&|path| path.renamed(from, to), &|test| {
+            test.renamed(from, to)
+        })
+    }
+
+    /// Returns the filter of the object at the path `prefix`; `None` if some part reads anything but paths below it.
+    pub fn below(&self, prefix: &str) -> Option<MatchExpression> {
+        self.with_paths(&|path| path.below(prefix), &|_| None)
+    }
+
+    /// Returns the filter with other paths, and other expressions; `None` if some part has none.
+    fn with_paths(
+        &self,
+        path: &dyn Fn(&MatchPath) -> Option<MatchPath>,
+        expression: &dyn Fn(&ExprTest) -> Option<ExprTest>,
+    ) -> Option<MatchExpression> {
         let arms = |arms: &[Self]| -> Option<Vec<Self>> {
-            arms.iter().map(|arm| arm.renamed(from, to)).collect()
+            let arms = arms.iter();
+            arms.map(|arm| arm.with_paths(path, expression)).collect()
         };
         Some(match self {
             Self::And(list) => Self::And(arms(list)?),
             Self::Or(list) => Self::Or(arms(list)?),
             Self::Nor(list) => Self::Nor(arms(list)?),
-            Self::Not(arm) => Self::Not(Box::new(arm.renamed(from, to)?)),
+            Self::Not(arm) => Self::Not(Box::new(arm.with_paths(path, expression)?)),
             Self::AlwaysTrue => Self::AlwaysTrue,
             Self::AlwaysFalse => Self::AlwaysFalse,
             Self::ExprCompare(comparison) => Self::ExprCompare(Comparison {
-                path: comparison.path.renamed(from, to)?,
+                path: path(&comparison.path)?,
                 ..comparison.clone()
             }),
-            Self::Expr(test) => Self::Expr(Arc::new(test.renamed(from, to)?)),
+            Self::Expr(test) => Self::Expr(Arc::new(expression(test)?)),
             Self::JsonSchema(_) | Self::BucketGeo(_) | Self::Text(_) => return None,
-            leaf => leaf.at_path(leaf.leaf_path()?.renamed(from, to)?)?,
+            leaf => leaf.at_path(path(leaf.leaf_path()?)?)?,
         })
     }
 

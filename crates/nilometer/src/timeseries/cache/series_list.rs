@@ -6,28 +6,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nilometer_bson::Value;
 use nilometer_storage::KeyspaceId;
 
 use crate::budget::Budgeted;
+use crate::timeseries::rewrite::SeriesMetas;
+use crate::timeseries::rewrite::series_metas::{FIELD_BYTES, FIELDS_MAX};
 
 /// Series of the longest list that is cached.
 pub(crate) const SERIES_MAX: usize = 1 << 17;
 
-/// Overhead of one series, in bytes.
-const SERIES_BYTES: usize = 64;
+/// Overhead of one series, in bytes, with the fields that are sorted.
+const SERIES_BYTES: usize = 64 + FIELD_BYTES * FIELDS_MAX;
 
 /// Default limit of all lists together, in bytes.
-pub(crate) const SERIES_LIST_BYTES_MAX: usize = 16 << 20;
-
-/// The metadata of each series. A series without metadata has null.
-pub(crate) type SeriesMetas = Arc<[Value]>;
+pub(crate) const SERIES_LIST_BYTES_MAX: usize = 32 << 20;
 
 /// What was read from one version of a keyspace.
 struct CachedList {
     version: u64,
     /// `None` if there are too many series to keep.
-    metas: Option<SeriesMetas>,
+    metas: Option<Arc<SeriesMetas>>,
     bytes: usize,
 }
 
@@ -58,7 +56,11 @@ impl SeriesLists {
     }
 
     /// Returns what was read from this version of a keyspace: the list, or `Some(None)` if it is too long.
-    pub(crate) fn get(&self, keyspace: KeyspaceId, version: u64) -> Option<Option<SeriesMetas>> {
+    pub(crate) fn get(
+        &self,
+        keyspace: KeyspaceId,
+        version: u64,
+    ) -> Option<Option<Arc<SeriesMetas>>> {
         let lists = self.0.lock();
         let cached = lists.get(&keyspace)?;
         (cached.version == version).then(|| cached.metas.clone())
@@ -70,7 +72,7 @@ impl SeriesLists {
         &self,
         keyspace: KeyspaceId,
         version: u64,
-        metas: Option<SeriesMetas>,
+        metas: Option<Arc<SeriesMetas>>,
         value_bytes: usize,
     ) {
         let bytes_max = self.0.bytes_max();

@@ -24,6 +24,7 @@
 
 mod constant_answer;
 mod predicate;
+pub(crate) mod series_metas;
 mod time_range;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub use constant_answer::ConstantAnswer;
 pub use predicate::{
     BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
+pub use series_metas::SeriesMetas;
 pub use time_range::{IdBounds, TimeRange};
 
 use crate::eval::expression::{ComparisonOperator, Expression};

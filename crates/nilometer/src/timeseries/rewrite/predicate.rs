@@ -111,6 +111,8 @@ pub struct MetaTest {
     pub field: Arc<str>,
     /// The filter with the user's names.
     pub filter: MatchExpression,
+    /// The same filter on metadata that is an object, if it reads nothing but fields of it.
+    of_object: Option<MatchExpression>,
     /// The context of the filter's expressions.
     pub context: FilterContext,
     /// Cached answers.
@@ -342,6 +344,7 @@ impl MetaTest {
     /// Returns the test of a filter that reads only the metadata, under the name `field`.
     pub fn new(field: Arc<str>, filter: MatchExpression, context: FilterContext) -> Self {
         Self {
+            of_object: filter.below(&field),
             field,
             filter,
             context,
@@ -375,13 +378,16 @@ impl MetaTest {
 
     /// Evaluates metadata, within the limits of the operation.
     pub fn test(&self, meta: ValueRef<'_>, limits: Option<EvaluationLimits<'_>>) -> Result<bool> {
-        let mut document = DocumentBuilder::new();
-        document.append_ref(&self.field, meta);
-        let document = document.finish();
         let eval = EvalContext {
             limits,
             ..self.context.eval()
         };
+        if let (Some(filter), ValueRef::Document(meta)) = (&self.of_object, meta) {
+            return filter.matches(meta, &eval);
+        }
+        let mut document = DocumentBuilder::new();
+        document.append_ref(&self.field, meta);
+        let document = document.finish();
         self.filter.matches(document.as_ref(), &eval)
     }
 

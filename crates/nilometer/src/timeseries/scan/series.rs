@@ -11,6 +11,8 @@
 //!
 //! The list is cached for one version of what it was read from ([`series_list`](crate::timeseries::cache::series_list)).
 
+use std::sync::Arc;
+
 use nilometer_bson::{Value, ValueRef};
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
@@ -18,9 +20,10 @@ use super::BucketReader;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::buckets::BucketIndex;
-use crate::timeseries::cache::series_list::{SERIES_MAX, SeriesMetas};
+use crate::timeseries::cache::series_list::SERIES_MAX;
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::registry;
+use crate::timeseries::rewrite::SeriesMetas;
 
 /// Series read from an index at a time.
 const SERIES_PER_PAGE: usize = 4096;
@@ -51,7 +54,7 @@ impl BucketReader {
         collection: &Collection,
         index: &BucketIndex,
         at_most: usize,
-    ) -> Result<Option<SeriesMetas>> {
+    ) -> Result<Option<Arc<SeriesMetas>>> {
         let snapshot = self.engine.snapshot()?;
         let registry = BucketKeyspaces::of(collection).and_then(|keyspaces| keyspaces.registry);
         if let Some(registry) = registry {
@@ -81,7 +84,7 @@ impl BucketReader {
         &self,
         keyspace: KeyspaceId,
         version: Option<u64>,
-    ) -> Option<Option<SeriesMetas>> {
+    ) -> Option<Option<Arc<SeriesMetas>>> {
         self.cache.series_lists.get(keyspace, version?)
     }
 
@@ -93,7 +96,7 @@ impl BucketReader {
         version: Option<u64>,
         at_most: usize,
         read: impl FnOnce() -> Result<ReadList>,
-    ) -> Result<Option<SeriesMetas>> {
+    ) -> Result<Option<Arc<SeriesMetas>>> {
         let ReadList { metas, bytes } = read()?;
         let lists = &self.cache.series_lists;
         if metas.len() > SERIES_MAX {
@@ -105,7 +108,7 @@ impl BucketReader {
         if metas.len() > at_most {
             return Ok(None);
         }
-        let metas: SeriesMetas = metas.into();
+        let metas = Arc::new(SeriesMetas::from(metas));
         if let Some(version) = version {
             lists.insert(keyspace, version, Some(metas.clone()), bytes);
         }

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use nilometer_bson::Value;
 use nilometer_bson::key_string::KeyStringError;
 use nilometer_bson::order::compare_with;
-use nilometer_bson::{Value, ValueRef};
 
 use super::PhysicalRule;
 use crate::error::{Error, ErrorCode, Result};
@@ -19,7 +19,7 @@ use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position
 use crate::query::planner::physical::{BucketInput, IndexChoice, Input, PhysicalPlan};
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, BucketPredicate};
-use crate::timeseries::rewrite::{BoundTest, MetaTest, Side, TimeRange};
+use crate::timeseries::rewrite::{BoundTest, Side, TimeRange};
 
 /// An index that leads to at most this many buckets is chosen without estimating the scan.
 const FEW_BUCKETS: u64 = 64;
@@ -177,20 +177,10 @@ fn by_series(
     let Some(series) = input.source.series(index, at_most)? else {
         return Ok(None);
     };
-    let mut metas = Vec::new();
-    for meta in &*series {
-        // An index has elements of arrays, and a list has patterns.
-        if matches!(meta, Value::Array(_) | Value::Regex { .. }) {
-            return Ok(None);
-        }
-        let mut passes = all_pass(&tests, meta.as_ref())?;
-        if matches!(meta, Value::Null) {
-            passes = passes || all_pass(&tests, ValueRef::Missing)?;
-        }
-        if passes {
-            metas.push(meta.clone());
-        }
+    if series.has_lists() {
+        return Ok(None);
     }
+    let metas = series.passing(&tests)?;
     // If series have about as many buckets each, these have more than are worth fetching.
     if metas.len() as u64 * FETCH_COST > scan.min(series.len() as u64).max(FEW_BUCKETS) {
         return Ok(None);
@@ -203,15 +193,6 @@ fn by_series(
     let mut conjuncts = vec![MatchExpression::In(list)];
     conjuncts.extend(start_conjuncts(input));
     Ok(candidate(input, index, &conjuncts, &Collation::SIMPLE))
-}
-
-fn all_pass(tests: &[&MetaTest], meta: ValueRef<'_>) -> Result<bool> {
-    for test in tests {
-        if !test.test(meta, None)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// True for filters whose evaluation is a few comparisons, because planning is not interrupted. Types are not compared:
