@@ -199,6 +199,10 @@ pub fn ranges_have_their_bounds(factory: &dyn Factory) {
     let together = view.get_all(id, &asked).expect("get all");
     assert_eq!(together, single);
     assert!(view.get_all(KeyspaceId(999), &asked).is_err());
+    // So many that an engine may divide them among threads.
+    let many: Vec<&[u8]> = asked.iter().copied().cycle().take(99).collect();
+    let single: Vec<_> = single.iter().cloned().cycle().take(99).collect();
+    assert_eq!(view.get_all(id, &many).expect("get all"), single);
     assert!(view.entries_max(id).is_none_or(|entries| entries >= 4));
 }
 

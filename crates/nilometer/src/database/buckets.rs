@@ -20,9 +20,10 @@ use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketRun,
     BucketScanOptions, BucketSource, Buckets, Direction, EntryIter, IndexEntry, RecordIter,
     RecordKey, RecordScanOptions, RecordSource, RecordView, ScanCounters, SeriesMetas,
-    SingleBuckets,
+    SingleBuckets, highest_id, lowest_id,
 };
 use crate::timeseries::index::spec;
+use crate::timeseries::rewrite::TimeRange;
 use crate::timeseries::{
     BucketRange, BucketView, IndexStream, ScannedBucket, StoredBucket, StoredBuckets,
     SummarizedBucket, SummarizedBuckets, SummaryRun, Timeseries,
@@ -71,18 +72,42 @@ impl StoredBucketSource {
     ) -> Result<StoredBuckets> {
         scan.index.stored.count_use();
         let (timeseries, collection) = (&self.timeseries, &self.collection);
-        let found = match &scan.entries {
+        match &scan.entries {
             BucketEntries::InIdOrder(wanted) => {
                 let stream =
                     IndexStream::contiguous(&scan.index, &**wanted, range, count_into(counters));
-                return timeseries.reader.scan_streamed(collection, stream, range);
+                timeseries.reader.scan_streamed(collection, stream, range)
             }
             BucketEntries::InIndexOrder { keys, backward } => {
                 let count = count_into(counters);
                 let stream = IndexStream::new(&scan.index, keys, (range, *backward), count);
-                return timeseries.reader.scan_streamed(collection, stream, range);
+                timeseries.reader.scan_streamed(collection, stream, range)
             }
-            BucketEntries::Within(wanted) => {
+            BucketEntries::Within(_) => match self.candidates(scan, range, counters)? {
+                Some(ids) => timeseries.reader.scan_listed(collection, ids, range),
+                None => timeseries.reader.scan(collection, range),
+            },
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_) => {
+                match self.candidates(scan, range, counters)? {
+                    Some(ids) => timeseries.reader.scan_latest(collection, ids, range),
+                    None => timeseries.reader.scan(collection, range),
+                }
+            }
+        }
+    }
+
+    /// Returns the ids of the buckets an index finds, ascending; `None` if they are too many, or if the index was dropped.
+    fn candidates(
+        &self,
+        scan: &BucketIndexScan,
+        range: BucketRange,
+        counters: &Arc<ScanCounters>,
+    ) -> Result<Option<Vec<[u8; 12]>>> {
+        let (timeseries, collection) = (&self.timeseries, &self.collection);
+        let found = match &scan.entries {
+            BucketEntries::InIdOrder(wanted)
+            | BucketEntries::InIndexOrder { keys: wanted, .. }
+            | BucketEntries::Within(wanted) => {
                 let walked = scan.scanned.as_deref();
                 timeseries
                     .reader
@@ -98,10 +123,6 @@ impl StoredBucketSource {
                     .latest_candidates(collection, &scan.index, *components, direction)
             }
         };
-        let is_latest = matches!(
-            scan.entries,
-            BucketEntries::Newest(_) | BucketEntries::Oldest(_)
-        );
         let dropped = || {
             let all = collection.indexes.all();
             !all.iter()
@@ -109,17 +130,51 @@ impl StoredBucketSource {
         };
         let found = match found {
             Ok(Some(found)) => found,
-            // Too many, or the index was dropped after planning.
-            Ok(None) => return timeseries.reader.scan(collection, range),
-            Err(_) if dropped() => return timeseries.reader.scan(collection, range),
+            Ok(None) => return Ok(None),
+            // The index was dropped after planning.
+            Err(_) if dropped() => return Ok(None),
             Err(error) => return Err(error),
         };
         counters
             .keys
             .fetch_add(found.keys_examined, Ordering::Relaxed);
-        match is_latest {
-            true => timeseries.reader.scan_latest(collection, found.ids, range),
-            false => timeseries.reader.scan_listed(collection, found.ids, range),
+        Ok(Some(found.ids))
+    }
+
+    /// Returns the buckets in a range, or those of them that an index finds, by their summaries as far as these suffice.
+    fn by_summaries(&self, scan: &BucketScanOptions, range: BucketRange) -> Result<BucketIter> {
+        let (reader, collection) = (&self.timeseries.reader, &self.collection);
+        let examined = scan.examined.clone();
+        let listed = match &scan.index {
+            Some(index) => {
+                index.index.stored.count_use();
+                self.candidates(index, range, &scan.examined)?
+            }
+            None => None,
+        };
+        let Some(ids) = listed else {
+            let buckets = reader.scan_summarized(collection, range)?;
+            return Ok(Box::new(SummarizedScan { buckets, examined }));
+        };
+        let ranges = (range, self.whole_within(scan.times));
+        let buckets = reader.scan_listed_summarized(collection, ids, ranges)?;
+        Ok(Box::new(SingleBuckets(buckets.map(move |bucket| {
+            examined.documents.fetch_add(1, Ordering::Relaxed);
+            bucket.map(of_scanned)
+        }))))
+    }
+
+    /// Returns the range of the ids of buckets that a range of times does not cut, unless they are wider than they should be.
+    fn whole_within(&self, times: TimeRange) -> BucketRange {
+        let second = |ms: i64| u32::try_from(ms.div_euclid(1000).max(0)).ok();
+        let span_ms = self.options.bucket_max_span_seconds.saturating_mul(1000);
+        let first = (times.min != i64::MIN).then(|| second(times.min.saturating_add(999)));
+        let last = (times.max != i64::MAX)
+            .then(|| second(times.max.saturating_add(1).saturating_sub(span_ms)));
+        BucketRange {
+            min: first.map(|first| lowest_id(first.unwrap_or(u32::MAX))),
+            max: last.map(|last| highest_id(last.unwrap_or(u32::MAX))),
+            backward: false,
         }
     }
 }
@@ -260,15 +315,13 @@ impl BucketSource for StoredBucketSource {
             max: scan.id_max,
             backward: scan.direction == Direction::Backward,
         };
-        let examined = scan.examined.clone();
-        let reader = &self.timeseries.reader;
-        if scan.summaries && scan.index.is_none() {
-            let buckets = reader.scan_summarized(&self.collection, range)?;
-            return Ok(Box::new(SummarizedScan { buckets, examined }));
+        if scan.summaries {
+            return self.by_summaries(scan, range);
         }
+        let examined = scan.examined.clone();
         let buckets = match &scan.index {
             Some(index) => self.by_index(index, range, &scan.examined)?,
-            None => reader.scan(&self.collection, range)?,
+            None => self.timeseries.reader.scan(&self.collection, range)?,
         };
         Ok(Box::new(SingleBuckets(buckets.map(move |bucket| {
             examined.documents.fetch_add(1, Ordering::Relaxed);
@@ -397,10 +450,7 @@ impl Buckets for SummarizedScan {
     fn next(&mut self) -> Option<Result<Arc<dyn Bucket>>> {
         let bucket = self.buckets.next()?;
         self.examined.documents.fetch_add(1, Ordering::Relaxed);
-        Some(bucket.map(|bucket| match bucket {
-            ScannedBucket::Stored(bucket) => bucket as Arc<dyn Bucket>,
-            ScannedBucket::Summarized(bucket) => bucket,
-        }))
+        Some(bucket.map(of_scanned))
     }
 
     fn next_run(
@@ -412,6 +462,13 @@ impl Buckets for SummarizedScan {
         let count = run.bucket_count() as u64;
         self.examined.documents.fetch_add(count, Ordering::Relaxed);
         Ok(Some(Box::new(run)))
+    }
+}
+
+fn of_scanned(bucket: ScannedBucket) -> Arc<dyn Bucket> {
+    match bucket {
+        ScannedBucket::Stored(bucket) => bucket,
+        ScannedBucket::Summarized(bucket) => bucket,
     }
 }
 

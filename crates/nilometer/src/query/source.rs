@@ -36,6 +36,7 @@ pub use crate::query::outputs::{
 use crate::query::partitions::PartitionSource;
 use crate::rollup::RollupDefinition;
 use crate::session::UserName;
+use crate::timeseries::rewrite::TimeRange;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer, SeriesMetas};
 use crate::write::Arrivals;
 
@@ -457,6 +458,8 @@ pub struct BucketScanOptions {
     pub index: Option<BucketIndexScan>,
     /// Buckets may be returned by their summaries: few of their columns will be read, and the whole scan is consumed at once.
     pub summaries: bool,
+    /// The range of times that holds every match.
+    pub times: TimeRange,
     /// The columns to be read; `None` means all. A hint: the source need not read others.
     pub columns: Option<Arc<[Arc<str>]>>,
     /// Counts the keys and buckets read.

@@ -64,6 +64,7 @@ pub use scan::index_scan::{BucketCandidates, CANDIDATES_MAX, IndexStream};
 pub use scan::summarized::ScannedBucket;
 pub use scan::summarized::SummarizedBuckets;
 pub use scan::summarized_bucket::SummarizedBucket;
+pub use scan::summarized_list::SummarizedList;
 pub use scan::summary_run::SummaryRun;
 pub use scan::{BucketRange, BucketReader, StoredBuckets};
 pub(crate) use transaction::{MeasurementChanges, TransactionCommit, check_insertable};

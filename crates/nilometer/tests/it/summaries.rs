@@ -218,13 +218,84 @@ const STEP: Effort = Effort {
     soak: 1,
 };
 
+/// Groups of a few hosts, whose buckets an index finds.
+fn groups_of_hosts() -> Vec<Value> {
+    let hour = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "hour" } };
+    let month = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "month" } };
+    let keys = [
+        Value::Null,
+        hour.clone().into(),
+        doc! { "host": "$m.h", "month": month }.into(),
+    ];
+    let hosts = || (2..8).map(|n| Value::from(format!("host {n}")));
+    let some: Vec<Value> = hosts().collect();
+    let few: Vec<Value> = hosts().take(2).collect();
+    let times = [
+        (0, HOURS * HOUR_MS),
+        (3 * HOUR_MS, 9 * HOUR_MS),
+        (3 * HOUR_MS + 400_000, 19 * HOUR_MS + 1),
+        (3 * HOUR_MS - 1, 3 * HOUR_MS + 500_000),
+    ];
+    let mut out = Vec::new();
+    for key in &keys {
+        for (from, to) in times {
+            let range = doc! { "$gte": Value::DateTime(from), "$lt": Value::DateTime(to) };
+            for hosts in [&some, &few] {
+                let filter = doc! { "m.h": doc! { "$in": hosts.clone() }, "t": range.clone() };
+                let group = doc! {
+                    "_id": key.clone(), "n": doc! { "$sum": 1 }, "min": doc! { "$min": "$double" },
+                    "max": doc! { "$max": "$int" }, "avg": doc! { "$avg": "$double" }, "odd": doc! { "$sum": "$odd" },
+                    "unit": doc! { "$max": "$unit" }, "last": doc! { "$max": "$t" }, "object": doc! { "$min": "$object" },
+                };
+                let at_most = doc! { "_id": key.clone(), "max": doc! { "$max": "$long" } };
+                for group in [group, at_most] {
+                    out.push(array![
+                        doc! { "$match": filter.clone() },
+                        doc! { "$group": group }
+                    ]);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// True if the rule applies to the buckets that an index finds.
+fn reads_list_by_summaries(fixture: &mut Fixture, stages: &Value) -> bool {
+    let explained = explained_of(fixture, "ts", stages);
+    let (_, cursor) = stages_of(&explained);
+    let by_index = show(&cursor).contains("IXSCAN");
+    by_index && rules_of(&cursor).iter().any(|rule| rule == RULE)
+}
+
+#[test]
+fn groups_of_listed_buckets_by_summaries() {
+    let mut fixture = filled();
+    let index = doc! { "key": doc! { "m.h": 1, "t": 1 }, "name": "hosts" };
+    fixture.run(doc! { "createIndexes": "ts", "indexes": array![index] });
+    let all = groups_of_hosts();
+    assert!(reads_list_by_summaries(&mut fixture, &all[4]));
+    // Bins that are shorter than buckets need columns.
+    let minute = doc! { "$dateTrunc": doc! { "date": "$t", "unit": "minute" } };
+    let group = doc! { "$group": doc! { "_id": minute, "max": doc! { "$max": "$int" } } };
+    let hosts = doc! { "m.h": doc! { "$in": array!["host 2", "host 3"] } };
+    let in_minutes = array![doc! { "$match": hosts.clone() }, group];
+    assert!(!reads_list_by_summaries(&mut fixture, &in_minutes));
+    let group = doc! { "$group": doc! { "_id": Value::Null, "max": doc! { "$max": "$int" } } };
+    let in_all = array![doc! { "$match": hosts }, group];
+    assert!(reads_list_by_summaries(&mut fixture, &in_all));
+    check(&mut fixture);
+}
+
 fn check(fixture: &mut Fixture) {
     let wide = pipelines();
     let wide = wide.into_iter().step_by(STEP.requested() as usize);
     let sums = sums();
     let sums = sums.into_iter().step_by(STEP.requested() as usize);
+    let listed = groups_of_hosts();
+    let listed = listed.into_iter().step_by(STEP.requested().min(5) as usize);
     check_orders(fixture);
-    for stages in wide.chain(first_few_groups()).chain(sums) {
+    for stages in wide.chain(first_few_groups()).chain(sums).chain(listed) {
         let expected = answers(fixture, "plain", &stages);
         assert_eq!(answers(fixture, "ts", &stages), expected, "{stages:?}");
     }
@@ -253,6 +324,8 @@ fn groups_by_summaries() {
 #[test]
 fn buckets_that_change_are_read_instead_of_their_summaries() {
     let mut fixture = filled();
+    let index = doc! { "key": doc! { "m.h": 1, "t": 1 }, "name": "hosts" };
+    fixture.run(doc! { "createIndexes": "ts", "indexes": array![index] });
     let both = |fixture: &mut Fixture, command: &dyn Fn(&str) -> Document| {
         for collection in ["ts", "plain"] {
             fixture.run(command(collection));

@@ -81,7 +81,7 @@ impl DateBins {
     /// Returns the bin that contains an instant.
     pub fn bin_of(&self, ms: i64) -> Result<Bin> {
         let start = self.trunc(ms)?;
-        let length = self.clock_ms();
+        let length = self.length_ms();
         let end = length.and_then(|length| start.checked_add(length));
         Ok(Bin { start, end })
     }
@@ -98,8 +98,8 @@ impl DateBins {
         Ok(*last.insert(self.bin_of(ms)?))
     }
 
-    /// Returns the length of bins of constant length, in milliseconds.
-    fn clock_ms(&self) -> Option<i64> {
+    /// Returns the length of bins in milliseconds, if all have the same.
+    pub fn length_ms(&self) -> Option<i64> {
         let unit_ms = match (self.unit.clock_ms(), &self.timezone) {
             (Some(unit_ms), _) => Some(unit_ms),
             (None, TimeZone::Utc | TimeZone::Fixed(_)) => self.unit.days().map(|n| n * DAY_MS),

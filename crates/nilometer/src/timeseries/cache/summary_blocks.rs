@@ -12,11 +12,19 @@ use nilometer_storage::{Bytes, KeyspaceId};
 use super::interner::{ColumnOrder, Interner};
 use crate::budget::Budgeted;
 use crate::error::Result;
+use crate::timeseries::format::key_range::KeyRange;
 use crate::timeseries::format::sealed::StoredColumn;
+use crate::timeseries::format::summary::keys::ListedBlock;
 use crate::timeseries::format::summary::{SummaryBlock, SummaryColumn, SummaryRow};
 
 /// Default limit of all decoded blocks, in bytes: about 300,000 buckets of ten fields.
 pub(crate) const SUMMARY_BYTES_MAX: usize = 256 << 20;
+
+/// Buckets that are asked for before their block is read: to look up one costs about as much as an eighth of a block.
+const ROWS_MIN: usize = if cfg!(test) { 2 } else { 8 };
+
+/// Blocks of which the number of buckets asked for is known, at most.
+const ASKED_MAX: usize = 1 << 13;
 
 /// A decoded block with what readers share.
 pub(crate) struct OpenedSummaries {
@@ -137,6 +145,22 @@ impl OpenedSummaries {
     }
 }
 
+/// The blocks of a range of buckets, and the marks there.
+pub(crate) struct SummaryDirectory {
+    /// The range.
+    pub(crate) range: KeyRange,
+    /// Ascending.
+    pub(crate) blocks: Vec<ListedBlock>,
+    /// The buckets whose summary is out of date, ascending.
+    pub(crate) marked: Vec<[u8; 12]>,
+}
+
+impl SummaryDirectory {
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.blocks) + size_of_val(&*self.marked)
+    }
+}
+
 type Blocks = HashMap<(KeyspaceId, u64), Arc<OpenedSummaries>>;
 
 /// The decoded blocks of one database.
@@ -145,6 +169,10 @@ pub(crate) struct SummaryBlocks(Budgeted<CachedBlocks>);
 #[derive(Default)]
 struct CachedBlocks {
     blocks: Blocks,
+    /// The directory of each keyspace that was read last, and its version.
+    directories: HashMap<KeyspaceId, (u64, Arc<SummaryDirectory>)>,
+    /// How many buckets of other blocks were asked for.
+    asked: HashMap<(KeyspaceId, u64), usize>,
     bytes: usize,
 }
 
@@ -173,6 +201,23 @@ impl SummaryBlocks {
         Some(Arc::clone(found))
     }
 
+    /// Returns whether a block pays for a reader of `rows` of its buckets: it is here, or so many were asked for that reading it
+    /// costs no more than looking them up.
+    pub(crate) fn ask(&self, keyspace: KeyspaceId, number: u64, rows: usize) -> bool {
+        let mut cached = self.0.lock();
+        let CachedBlocks { blocks, asked, .. } = &mut *cached;
+        let block = (keyspace, number);
+        if blocks.contains_key(&block) {
+            return true;
+        }
+        if asked.len() >= ASKED_MAX {
+            asked.clear();
+        }
+        let all = asked.entry(block).or_default();
+        *all += rows;
+        *all >= ROWS_MIN
+    }
+
     /// Adds a block. Others that were not read since the last pass are evicted if the limit is exceeded.
     pub(crate) fn insert(&self, keyspace: KeyspaceId, number: u64, block: &Arc<OpenedSummaries>) {
         let most = self.0.bytes_max();
@@ -180,7 +225,12 @@ impl SummaryBlocks {
             return;
         }
         let mut cached = self.0.lock();
-        let CachedBlocks { blocks, bytes } = &mut *cached;
+        let CachedBlocks {
+            blocks,
+            asked,
+            bytes,
+            ..
+        } = &mut *cached;
         while *bytes + block.bytes > most && !blocks.is_empty() {
             blocks.retain(|_, old| {
                 let stays =
@@ -191,15 +241,58 @@ impl SummaryBlocks {
                 stays
             });
         }
+        asked.remove(&(keyspace, number));
         let replaced = blocks.insert((keyspace, number), Arc::clone(block));
         *bytes += block.bytes;
         *bytes -= replaced.map_or(0, |replaced| replaced.bytes);
     }
 
+    /// Returns the directory of a version of a keyspace, if it has all of a range.
+    pub(crate) fn directory(
+        &self,
+        keyspace: KeyspaceId,
+        version: Option<u64>,
+        range: &KeyRange,
+    ) -> Option<Arc<SummaryDirectory>> {
+        let cached = self.0.lock();
+        let (of, known) = cached.directories.get(&keyspace)?;
+        let is_valid = Some(*of) == version && known.range.contains(range);
+        is_valid.then(|| Arc::clone(known))
+    }
+
+    /// Keeps a directory in the place of the one before.
+    pub(crate) fn record_directory(
+        &self,
+        keyspace: KeyspaceId,
+        version: Option<u64>,
+        directory: &Arc<SummaryDirectory>,
+    ) {
+        let Some(version) = version else { return };
+        let added = directory.memory_bytes();
+        let most = self.0.bytes_max();
+        let mut cached = self.0.lock();
+        let CachedBlocks {
+            directories, bytes, ..
+        } = &mut *cached;
+        let replaced = directories.remove(&keyspace);
+        *bytes -= replaced.map_or(0, |(_, replaced)| replaced.memory_bytes());
+        if *bytes + added <= most {
+            directories.insert(keyspace, (version, Arc::clone(directory)));
+            *bytes += added;
+        }
+    }
+
     /// Removes the blocks of a dropped collection.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
         let mut cached = self.0.lock();
-        let CachedBlocks { blocks, bytes } = &mut *cached;
+        let CachedBlocks {
+            blocks,
+            directories,
+            bytes,
+            ..
+        } = &mut *cached;
+        let removed = directories.remove(&keyspace);
+        *bytes -= removed.map_or(0, |(_, removed)| removed.memory_bytes());
         blocks.retain(|(of, _), block| {
             let stays = *of != keyspace;
             if !stays {

@@ -35,7 +35,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, type_code, vari
 use nilometer_storage::Bytes;
 
 use self::totals::{StoredTotals, f64_of, put_total};
-use super::sealed::StoredColumn;
+use super::sealed::{StoredColumn, dictionary};
 use super::tail::{ByteReader, unzigzag, zigzag};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::accumulator::ColumnTotal;
@@ -506,7 +506,7 @@ fn decode_parts(length: usize, rest: &[u8]) -> Option<Parts> {
     if length_of_metas > rows.len() * (META_BYTES_MAX + 16) {
         return None;
     }
-    let metas = zstd::bulk::decompress(reader.counted()?, length_of_metas).ok()?;
+    let metas = dictionary::decompress_plain(reader.counted()?, length_of_metas).ok()?;
     let mut at = 0usize;
     for row in &mut rows {
         let size = metas.get(at..)?.first_chunk::<4>()?;

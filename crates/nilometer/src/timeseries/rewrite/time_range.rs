@@ -11,6 +11,12 @@ pub struct TimeRange {
     pub max: i64,
 }
 
+impl Default for TimeRange {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 impl TimeRange {
     /// All times.
     pub const ALL: TimeRange = TimeRange {

@@ -23,6 +23,7 @@ pub(crate) mod series;
 pub(crate) mod storage_iterator;
 pub(crate) mod summarized;
 pub(crate) mod summarized_bucket;
+pub(crate) mod summarized_list;
 pub(crate) mod summary_reader;
 pub(crate) mod summary_run;
 

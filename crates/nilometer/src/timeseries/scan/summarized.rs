@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
-use super::read_ahead::ReadAhead;
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
 use super::summary_reader::SummaryReader;
 use super::summary_run::SummaryRun;
@@ -29,9 +28,6 @@ use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
 use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::summary::keys::ListedBlock;
-
-/// One part in this many of the cache is not filled by scans.
-const RESERVED_SHARE: usize = 8;
 
 /// A bucket of such a scan.
 pub enum ScannedBucket {
@@ -266,17 +262,10 @@ impl SummarizedBuckets {
         let mut read = point_reads::neighbours(&*snapshot, keyspaces, &changed)?
             .into_iter()
             .peekable();
-        let chunk = Arc::new(ChunkReader {
-            reader: self.scan.reader.clone(),
-            collection: self.scan.collection.clone(),
-            keyspaces,
-            snapshot,
-            versions,
-            opens_buckets: self.scan.reader.cache.buckets.has_room(RESERVED_SHARE),
-            ahead: ReadAhead::default(),
-        });
+        let chunk = Arc::new(ChunkReader::new(&self.scan, &snapshot, versions));
+        let (reader, collection) = (self.scan.reader.clone(), self.scan.collection.clone());
         let assembled = |raw| {
-            let bucket = chunk.reader.assemble(&chunk.collection, raw, versions);
+            let bucket = reader.assemble(&collection, raw, versions);
             bucket.map(ReadyBuckets::Stored)
         };
         let mut taken = Vec::new();
@@ -388,6 +377,34 @@ mod tests {
         (found.iter().filter(is_summary).count(), found.len())
     }
 
+    /// The same for a list of all buckets, of which the first and the last are cut.
+    fn listed_counts(f: &Fixture) -> (usize, usize) {
+        let mut ids: Vec<_> = f.buckets(false).iter().map(|b| b.id().0).collect();
+        ids.sort_unstable();
+        f.timeseries.cache.clear_opened();
+        let whole = BucketRange {
+            min: ids.get(1).copied(),
+            max: ids.iter().rev().nth(1).copied(),
+            backward: false,
+        };
+        let reader = &f.timeseries.reader;
+        let ranges = (BucketRange::default(), whole);
+        let scan = reader.scan_listed_summarized(&f.collection, ids.clone(), ranges);
+        let found: Vec<_> = scan.unwrap().map(Result::unwrap).collect();
+        let mut summarized = 0;
+        for (bucket, id) in found.iter().zip(ids) {
+            match bucket {
+                ScannedBucket::Stored(bucket) => assert_eq!(bucket.id().0, id),
+                ScannedBucket::Summarized(bucket) => {
+                    assert_eq!(bucket.id().0, id);
+                    assert_eq!(bucket.difference().unwrap(), None);
+                    summarized += 1;
+                }
+            }
+        }
+        (summarized, found.len())
+    }
+
     fn problems(f: &Fixture) -> Vec<String> {
         let found = f.timeseries.validate(&f.collection, &|| Ok(()));
         found.unwrap().problems
@@ -418,14 +435,28 @@ mod tests {
         let f = f.reopened();
         let (summarized, all) = counts(&f);
         assert!(summarized < 30 && all == 30);
+        let (listed, all) = listed_counts(&f);
+        assert!(listed > 10 && listed < 28 && all == 30);
         assert!(!problems(&f).is_empty());
         // A change of one of its buckets.
         let mut batch = WriteBatch::new();
         keys::mark(&mut batch, keyspaces, first.first);
         f.engine.commit(batch, Durability::Sync).unwrap();
+        assert_eq!(listed_counts(&f), (listed, 30));
         f.timeseries.seal_all(&f.collection).unwrap();
         assert_eq!(counts(&f), (30, 30));
+        assert_eq!(listed_counts(&f), (28, 30));
         assert_eq!(problems(&f), Vec::<String>::new());
+        // Summaries that are out of date.
+        let mut batch = WriteBatch::new();
+        let ids: Vec<_> = f.buckets(false).iter().map(|b| b.id().0).collect();
+        for id in ids.iter().step_by(3) {
+            keys::mark(&mut batch, keyspaces, *id);
+        }
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        assert_eq!(listed_counts(&f), (19, 30));
+        f.insert(&[at(5 * 3600 + 2, "a", 3)], true);
+        assert_eq!(listed_counts(&f).1, 30);
     }
 
     #[test]
@@ -450,14 +481,17 @@ mod tests {
         f.engine.commit(batch, Durability::Sync).unwrap();
         let f = f.reopened();
         assert_eq!(counts(&f), (0, 20));
+        assert_eq!(listed_counts(&f), (0, 20));
         f.timeseries.seal_all(&f.collection).unwrap();
         assert_eq!(counts(&f), (20, 20));
+        assert_eq!(listed_counts(&f), (18, 20));
         // Blocks of another form.
         let mut batch = WriteBatch::new();
         batch.put(summaries, keys::COMPLETE.to_vec(), Vec::new());
         f.engine.commit(batch, Durability::Sync).unwrap();
         let f = f.reopened();
         assert_eq!(counts(&f), (0, 20));
+        assert_eq!(listed_counts(&f), (0, 20));
         f.timeseries.seal_all(&f.collection).unwrap();
         assert_eq!(counts(&f), (20, 20));
         let snapshot = &*f.engine.snapshot().unwrap();

@@ -10,9 +10,9 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Snapshot};
 
-use super::BucketReader;
 use super::read_ahead::ReadAhead;
 use super::storage_iterator::{RawBucket, StoredForm};
+use super::{BucketReader, StoredBuckets};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
@@ -24,19 +24,39 @@ use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::sealed::{self, ColumnPlace};
 use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
+/// One part in this many of the cache is not filled by scans.
+const RESERVED_SHARE: usize = 8;
+
 /// Reads the buckets of one chunk that are requested after all.
 pub(super) struct ChunkReader {
-    pub(super) reader: Arc<BucketReader>,
-    pub(super) collection: Arc<Collection>,
-    pub(super) keyspaces: BucketKeyspaces,
-    pub(super) snapshot: Arc<dyn Snapshot>,
-    pub(super) versions: Option<KeyspaceVersions>,
+    reader: Arc<BucketReader>,
+    collection: Arc<Collection>,
+    keyspaces: BucketKeyspaces,
+    snapshot: Arc<dyn Snapshot>,
+    versions: Option<KeyspaceVersions>,
     /// The cache has room: buckets are opened.
-    pub(super) opens_buckets: bool,
-    pub(super) ahead: ReadAhead,
+    opens_buckets: bool,
+    ahead: ReadAhead,
 }
 
 impl ChunkReader {
+    /// Returns a reader of buckets of one block of summaries in the snapshot of a chunk of `scan`.
+    pub(super) fn new(
+        scan: &StoredBuckets,
+        snapshot: &Arc<dyn Snapshot>,
+        versions: Option<KeyspaceVersions>,
+    ) -> Self {
+        Self {
+            reader: Arc::clone(&scan.reader),
+            collection: Arc::clone(&scan.collection),
+            keyspaces: scan.keyspaces,
+            snapshot: Arc::clone(snapshot),
+            versions,
+            opens_buckets: scan.reader.cache.buckets.has_room(RESERVED_SHARE),
+            ahead: ReadAhead::default(),
+        }
+    }
+
     fn cached(&self, id: [u8; 12]) -> Option<Arc<StoredBucket>> {
         let cache = &self.reader.cache.buckets;
         cache.get_at(self.versions, &[id]).pop().flatten()

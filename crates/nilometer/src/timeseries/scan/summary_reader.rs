@@ -3,9 +3,16 @@
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use crate::error::Result;
+use crate::timeseries::cache::summary_blocks::SummaryDirectory;
 use crate::timeseries::format::key_range::KeyRange;
 use crate::timeseries::format::summary::keys::{self, ListedBlock};
 use crate::timeseries::format::summary::{FORM, SummaryBlock};
+
+/// A keyspace with at most this many entries is small: its list of blocks and its marks are read as a whole.
+const DIRECTORY_ENTRIES_MAX: u64 = 512;
+
+/// Marks for each block of a range: where more buckets have changed, summaries do not pay.
+const MARKS_PER_BLOCK: usize = 16;
 
 /// A keyspace of summaries at one instant.
 #[derive(Clone, Copy)]
@@ -87,6 +94,76 @@ impl SummaryReader<'_> {
     pub(crate) fn block_bytes(self, number: u64) -> Result<Option<Bytes>> {
         let bytes = self.snapshot.get(self.keyspace, &keys::body_key(number))?;
         Ok(bytes)
+    }
+
+    /// Returns the bytes of several blocks, in their order.
+    pub(crate) fn bytes_of_blocks(self, numbers: &[u64]) -> Result<Vec<Option<Bytes>>> {
+        let keys: Vec<_> = numbers.iter().copied().map(keys::body_key).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        Ok(self.snapshot.get_all(self.keyspace, &keys)?)
+    }
+
+    /// Returns the blocks with buckets in a range, and the marks there, or those of the whole keyspace if it is small. `None` if
+    /// not every sealed bucket has a summary or a mark, or if there are more than `blocks_max` blocks or twice as many marks in the range.
+    pub(crate) fn directory(
+        self,
+        range: &KeyRange,
+        blocks_max: usize,
+    ) -> Result<Option<SummaryDirectory>> {
+        if self.is_small() {
+            return self.whole_directory();
+        }
+        if !self.is_complete()? {
+            return Ok(None);
+        }
+        // The block that begins before the range may end in it.
+        let mut blocks: Vec<_> = self.block_below(&range.start)?.into_iter().collect();
+        let start = keys::blocks_from(&range.start);
+        let end = match &range.end {
+            Some(end) => keys::blocks_from(end),
+            None => keys::blocks_end().to_vec(),
+        };
+        for block in self.listed(&start, &end, Direction::Forward)? {
+            if blocks.len() >= blocks_max {
+                return Ok(None);
+            }
+            blocks.push(block?);
+        }
+        let marks_max = blocks_max.saturating_mul(MARKS_PER_BLOCK);
+        let marked = self.marked(range, marks_max.saturating_add(1))?;
+        Ok((marked.len() <= marks_max).then_some(SummaryDirectory {
+            range: range.clone(),
+            blocks,
+            marked,
+        }))
+    }
+
+    /// True if the keyspace has few entries, deleted ones included.
+    pub(crate) fn is_small(self) -> bool {
+        let entries = self.snapshot.entries_max(self.keyspace);
+        entries.is_some_and(|entries| entries <= DIRECTORY_ENTRIES_MAX)
+    }
+
+    /// Returns all blocks and marks; `None` if not every sealed bucket has a summary or a mark.
+    fn whole_directory(self) -> Result<Option<SummaryDirectory>> {
+        let (start, end) = (keys::COMPLETE, keys::blocks_end());
+        let mut entries =
+            self.snapshot
+                .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
+        match entries.next().transpose()? {
+            Some((key, form)) if *key == keys::COMPLETE && *form == [FORM] => {}
+            _ => return Ok(None),
+        }
+        let blocks = entries.map(|entry| {
+            let (key, value) = entry?;
+            ListedBlock::decode(&key, &value)
+        });
+        let range = KeyRange::all();
+        Ok(Some(SummaryDirectory {
+            blocks: blocks.collect::<Result<_>>()?,
+            marked: self.marked(&range, usize::MAX)?,
+            range,
+        }))
     }
 
     /// Reads a block.

@@ -280,6 +280,7 @@ impl BucketScan {
             id_max: choice.id_max.map(highest_id),
             index: choice.index.as_ref().map(IndexChoice::scan),
             summaries: choice.summaries,
+            times: choice.times,
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
         };

@@ -42,6 +42,11 @@ pub(crate) struct TimeBin {
 }
 
 impl TimeBins {
+    /// True if the bins are at least this long. Months, and days of zones with summer time, count as long.
+    pub(crate) fn are_at_least(&self, ms: i64) -> bool {
+        self.bins.length_ms().is_none_or(|length| length >= ms)
+    }
+
     /// Returns the bin that contains an instant.
     pub(crate) fn bin_of(&self, ms: i64) -> Result<TimeBin> {
         let bin = self.bins.bin_of(shifted(self.time_shift, ms)?)?;

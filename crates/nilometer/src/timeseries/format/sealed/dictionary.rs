@@ -28,6 +28,14 @@ thread_local! {
     static DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
+/// Decompresses at most `length` bytes that need no dictionary.
+pub(crate) fn decompress_plain(bytes: &[u8], length: usize) -> io::Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(length);
+    let read = DECOMPRESSOR.with_borrow_mut(|context| context.decompress(&mut out, bytes));
+    read.map_err(failure)?;
+    Ok(out)
+}
+
 /// A dictionary, prepared for decompression.
 pub(crate) struct Dictionary {
     number: u64,

@@ -18,7 +18,7 @@
 //! the built-in dictionary, which they do not name, and without packed columns; they are still read. Form 02 holds version 1
 //! buckets and others whose `data` has more than columns. The checksum detects every flipped bit.
 
-mod dictionary;
+pub(super) mod dictionary;
 mod learning;
 
 use std::borrow::Cow;
