@@ -24,7 +24,7 @@ const EDIT_TO_TEST: Budget = Budget {
     limit: Duration::from_secs(15),
 };
 /// What `ci` divides the size of the long tests by: all of it would take a third of the time that `ci` has.
-const CI_DIVISOR: &str = "5";
+const CI_DIVISOR: &str = "10";
 /// The fast tests of all crates.
 const SUITE: Budget = Budget {
     name: "suite",
