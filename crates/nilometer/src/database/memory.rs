@@ -6,7 +6,7 @@
 //! | blocks of tables for reading | 256 MiB, at most a sixteenth |
 //! | opened buckets for queries | 256 MiB, at most a sixteenth (`nilometerBucketCacheBytes`) |
 //! | open buckets | a fortieth (`timeseriesIdleBucketExpiryMemoryUsageThreshold`) |
-//! | lists of sealed buckets, numbers of metadata, plans | a sixty-fourth each; about 60, 32 and 32 MiB |
+//! | lists and summaries of sealed buckets, numbers of metadata, plans | a sixty-fourth each; about 300, 32 and 32 MiB |
 //! | stages of queries | half (`nilometerQueryMemoryBytes`) |
 //!
 //! Not included: running commands, their messages, threads, small structures. The transport bounds

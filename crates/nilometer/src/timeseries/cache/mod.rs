@@ -88,7 +88,7 @@ impl ReadCache {
 
     /// Changes the limits. Opened buckets beyond theirs are evicted now, the other parts shrink with the next insertion.
     pub fn set_limits(&self, limits: ReadCacheBytes) {
-        let summaries = (limits.bucket_lists / 2).min(SUMMARY_BYTES_MAX);
+        let summaries = (limits.bucket_lists / 3 * 2).min(SUMMARY_BYTES_MAX);
         self.summary_blocks.set_bytes_max(summaries);
         let lists = limits.bucket_lists - summaries;
         let share = lists / LIST_SHARE;

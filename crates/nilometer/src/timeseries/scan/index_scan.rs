@@ -462,13 +462,8 @@ impl BucketReader {
         };
         // Folded tails and sealed documents leave tombstones, which a scan of the front skips one by one: the oldest buckets
         // are among the sealed ones, if there are any.
-        let (mut first, mut last) = match self.summarized_edges(&*snapshot, keyspaces)? {
-            Some(edges) => edges,
-            None => (
-                edge(keyspaces.sealed, Direction::Forward)?,
-                edge(keyspaces.sealed, Direction::Backward)?,
-            ),
-        };
+        let mut first = edge(keyspaces.sealed, Direction::Forward)?;
+        let mut last = edge(keyspaces.sealed, Direction::Backward)?;
         match self.few_unsealed(&*snapshot, keyspaces)? {
             Some(few) => {
                 let start = |id: &[u8; ID_BYTES]| id.first_chunk().copied().map(u32::from_be_bytes);

@@ -24,7 +24,6 @@ use crate::error::Result;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::{OpenedSummaries, SummaryDirectory};
 use crate::timeseries::format::key_range::KeyRange;
-use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
 /// Buckets read in the first snapshot, and at most.
 const FIRST_CHUNK: usize = 256;
@@ -81,32 +80,6 @@ impl BucketReader {
             blocks.record_directory(summaries.keyspace, version, read);
         }
         Ok(read)
-    }
-
-    /// Returns the starts in seconds of the first and the last sealed bucket by the blocks and marks of summaries, `None` each if
-    /// there is none. `None` if there are no summaries, or too many.
-    pub(super) fn summarized_edges(
-        &self,
-        snapshot: &dyn Snapshot,
-        keyspaces: BucketKeyspaces,
-    ) -> Result<Option<(Option<u32>, Option<u32>)>> {
-        let Some(keyspace) = keyspaces.summaries else {
-            return Ok(None);
-        };
-        let summaries = SummaryReader { snapshot, keyspace };
-        if !summaries.is_small() {
-            return Ok(None);
-        }
-        let directory = self.summary_directory(summaries, &KeyRange::all(), usize::MAX)?;
-        Ok(directory.map(|directory| {
-            let SummaryDirectory { blocks, marked, .. } = &*directory;
-            let start = |id: &[u8; 12]| id.first_chunk().copied().map(u32::from_be_bytes);
-            let first = blocks.first().map(|block| &block.first);
-            let last = blocks.last().map(|block| &block.last);
-            let first = first.into_iter().chain(marked.first()).min();
-            let last = last.into_iter().chain(marked.last()).max();
-            (first.and_then(start), last.and_then(start))
-        }))
     }
 
     /// Returns blocks of summaries from the cache, or reads them. `None` for those that cannot be read.

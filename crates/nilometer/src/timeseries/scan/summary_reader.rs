@@ -8,9 +8,6 @@ use crate::timeseries::format::key_range::KeyRange;
 use crate::timeseries::format::summary::keys::{self, ListedBlock};
 use crate::timeseries::format::summary::{FORM, SummaryBlock};
 
-/// A keyspace with at most this many entries is small: its list of blocks and its marks are read as a whole.
-const DIRECTORY_ENTRIES_MAX: u64 = 512;
-
 /// Marks for each block of a range: where more buckets have changed, summaries do not pay.
 const MARKS_PER_BLOCK: usize = 16;
 
@@ -103,16 +100,13 @@ impl SummaryReader<'_> {
         Ok(self.snapshot.get_all(self.keyspace, &keys)?)
     }
 
-    /// Returns the blocks with buckets in a range, and the marks there, or those of the whole keyspace if it is small. `None` if
-    /// not every sealed bucket has a summary or a mark, or if there are more than `blocks_max` blocks or twice as many marks in the range.
+    /// Returns the blocks with buckets in a range, and the marks there. `None` if not every sealed bucket has a summary or a mark, or
+    /// if there are more than `blocks_max` blocks, or too many marks.
     pub(crate) fn directory(
         self,
         range: &KeyRange,
         blocks_max: usize,
     ) -> Result<Option<SummaryDirectory>> {
-        if self.is_small() {
-            return self.whole_directory();
-        }
         if !self.is_complete()? {
             return Ok(None);
         }
@@ -135,34 +129,6 @@ impl SummaryReader<'_> {
             range: range.clone(),
             blocks,
             marked,
-        }))
-    }
-
-    /// True if the keyspace has few entries, deleted ones included.
-    pub(crate) fn is_small(self) -> bool {
-        let entries = self.snapshot.entries_max(self.keyspace);
-        entries.is_some_and(|entries| entries <= DIRECTORY_ENTRIES_MAX)
-    }
-
-    /// Returns all blocks and marks; `None` if not every sealed bucket has a summary or a mark.
-    fn whole_directory(self) -> Result<Option<SummaryDirectory>> {
-        let (start, end) = (keys::COMPLETE, keys::blocks_end());
-        let mut entries =
-            self.snapshot
-                .scan(self.keyspace, &start, Some(&end), Direction::Forward)?;
-        match entries.next().transpose()? {
-            Some((key, form)) if *key == keys::COMPLETE && *form == [FORM] => {}
-            _ => return Ok(None),
-        }
-        let blocks = entries.map(|entry| {
-            let (key, value) = entry?;
-            ListedBlock::decode(&key, &value)
-        });
-        let range = KeyRange::all();
-        Ok(Some(SummaryDirectory {
-            blocks: blocks.collect::<Result<_>>()?,
-            marked: self.marked(&range, usize::MAX)?,
-            range,
         }))
     }
 
