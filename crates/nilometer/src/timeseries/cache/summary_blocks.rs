@@ -288,9 +288,10 @@ impl SummaryBlocks {
         let CachedBlocks {
             blocks,
             directories,
+            asked,
             bytes,
-            ..
         } = &mut *cached;
+        asked.retain(|(of, _), _| *of != keyspace);
         let removed = directories.remove(&keyspace);
         *bytes -= removed.map_or(0, |(_, removed)| removed.memory_bytes());
         blocks.retain(|(of, _), block| {

@@ -15,7 +15,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use nilometer_storage::{Direction, KeyspaceId, Snapshot};
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
 use super::summary_reader::SummaryReader;
@@ -102,8 +102,19 @@ impl BucketReader {
             return Some(known);
         }
         let bytes = summaries.block_bytes(number).ok()??;
+        self.open_summaries(summaries.keyspace, number, bytes)
+    }
+
+    /// Decodes a block of summaries and caches it; `None` if it is damaged.
+    pub(super) fn open_summaries(
+        &self,
+        keyspace: KeyspaceId,
+        number: u64,
+        bytes: Bytes,
+    ) -> Option<Arc<OpenedSummaries>> {
         let opened = Arc::new(OpenedSummaries::open(bytes, &self.cache.interner).ok()?);
-        blocks.insert(summaries.keyspace, number, &opened);
+        let blocks = &self.cache.summary_blocks;
+        blocks.insert(keyspace, number, &opened);
         Some(opened)
     }
 }
@@ -405,6 +416,20 @@ mod tests {
         (summarized, found.len())
     }
 
+    /// Seals all buckets, and returns them by their summaries without room in the cache.
+    fn unopened(f: &Fixture) -> Vec<Arc<SummarizedBucket>> {
+        f.timeseries.seal_all(&f.collection).unwrap();
+        f.timeseries.cache.buckets.set_bytes_max(0);
+        let reader = &f.timeseries.reader;
+        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
+        let buckets = scan.unwrap().exhaustive();
+        let summarized = |bucket: Result<ScannedBucket>| match bucket.unwrap() {
+            ScannedBucket::Summarized(bucket) => bucket,
+            ScannedBucket::Stored(_) => panic!("a bucket without a summary"),
+        };
+        buckets.map(summarized).collect()
+    }
+
     fn problems(f: &Fixture) -> Vec<String> {
         let found = f.timeseries.validate(&f.collection, &|| Ok(()));
         found.unwrap().problems
@@ -510,14 +535,7 @@ mod tests {
                 true,
             );
         }
-        f.timeseries.seal_all(&f.collection).unwrap();
-        f.timeseries.cache.buckets.set_bytes_max(0);
-        let reader = &f.timeseries.reader;
-        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
-        for bucket in scan.unwrap().exhaustive() {
-            let ScannedBucket::Summarized(bucket) = bucket.unwrap() else {
-                panic!("a bucket without a summary");
-            };
+        for bucket in unopened(&f) {
             let places = 0..bucket.columns().len();
             assert!(places.clone().all(|at| !bucket.has_column_at(at)));
             let columns = places
@@ -550,14 +568,7 @@ mod tests {
         };
         let all: Vec<_> = (0..400).map(measurement).collect();
         f.insert(&all, true);
-        f.timeseries.seal_all(&f.collection).unwrap();
-        f.timeseries.cache.buckets.set_bytes_max(0);
-        let reader = &f.timeseries.reader;
-        let scan = reader.scan_summarized(&f.collection, BucketRange::default());
-        for bucket in scan.unwrap().exhaustive() {
-            let ScannedBucket::Summarized(bucket) = bucket.unwrap() else {
-                panic!("a bucket without a summary");
-            };
+        for bucket in unopened(&f) {
             let all = bucket.whole().unwrap().clone();
             for at in 0..bucket.columns().len() {
                 let values = all.column_at(at).unwrap().unwrap().to_values();

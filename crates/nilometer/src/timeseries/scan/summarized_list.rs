@@ -104,11 +104,7 @@ impl BucketReader {
                 continue;
             }
             let bytes = read.next().flatten();
-            let opened = bytes.and_then(|b| OpenedSummaries::open(b, &self.cache.interner).ok());
-            *found = opened.map(Arc::new);
-            if let Some(opened) = found {
-                blocks.insert(summaries.keyspace, *number, opened);
-            }
+            *found = bytes.and_then(|b| self.open_summaries(summaries.keyspace, *number, b));
         }
         Ok(found)
     }
