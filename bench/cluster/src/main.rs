@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! cargo run --release -p nilometer-bench-cluster -- \
-//!     [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS] [--no-rates]
+//!     [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS] [--no-rates] [--openings N]
 //! ```
 //!
 //! `--place` measures beside the local engine only places whose names contain the words, `--no-rates` neither writers nor an idle
-//! database. The first answers are those of three queries, or of those that `--only` selects. Each is measured twice, in new
-//! openings: as the first query of all, which also runs code for the first time since the opening and reads the indexes of
+//! database. The first answers are those of three queries, or of those that `--only` selects. Each is measured twice, in `--openings`
+//! new openings (9), of which the median counts: as the first query of all, which also runs code for the first time since the opening and reads the indexes of
 //! tables, and after the same query of another collection, when nothing but the data is cold.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
@@ -61,7 +61,7 @@ const COLD: [&str; 3] = [
     "double-groupby-all",
 ];
 
-/// Openings for each of them; the median counts.
+/// Openings for each of them, unless an option says otherwise.
 const OPENINGS: usize = 9;
 
 /// The database of another collection, and the parameters drawn for each query of it.
@@ -236,6 +236,7 @@ struct FirstAnswer {
 
 /// What is asked of a database that was just opened.
 struct ColdQuestions {
+    openings: usize,
     measured: Questions,
     other: Questions,
 }
@@ -279,8 +280,8 @@ fn figures(
     let cold = asked.map(|name| {
         Ok(ColdQuery {
             name,
-            opened: median(|| first_answer(place, name, cold, false))?,
-            other: median(|| first_answer(place, name, cold, true))?,
+            opened: median(cold.openings, || first_answer(place, name, cold, false))?,
+            other: median(cold.openings, || first_answer(place, name, cold, true))?,
         })
     });
     let cold = cold.collect::<Outcome<_>>()?;
@@ -306,11 +307,15 @@ fn other(options: &Options) -> Options {
 }
 
 /// Returns the median of the answers in several openings.
-fn median(mut answer: impl FnMut() -> Outcome<FirstAnswer>) -> Outcome<FirstAnswer> {
-    let answers = (0..OPENINGS).map(|_| answer());
+fn median(
+    openings: usize,
+    mut answer: impl FnMut() -> Outcome<FirstAnswer>,
+) -> Outcome<FirstAnswer> {
+    let answers = (0..openings).map(|_| answer());
     let mut answers = answers.collect::<Outcome<Vec<_>>>()?;
     answers.sort_by(|one, other| one.ms.total_cmp(&other.ms));
-    Ok(answers[OPENINGS / 2])
+    let median = answers.get(openings / 2);
+    median.copied().ok_or_else(|| "no openings".to_string())
 }
 
 /// Returns what a query costs that is the first of its collection in an opening: the first of all, or `after_other` the same of
@@ -429,6 +434,7 @@ fn run(arguments: &[String]) -> Outcome {
     let mut words = arguments.iter();
     let mut place = String::new();
     let mut with_rates = true;
+    let mut openings = OPENINGS;
     while let Some(word) = words.next() {
         if word == "--no-rates" {
             with_rates = false;
@@ -452,11 +458,17 @@ fn run(arguments: &[String]) -> Outcome {
             "--days" => options.days = number,
             "--scale" => options.scale = number as usize,
             "--draws" => options.draws = number as usize,
+            "--openings" => openings = number as usize,
             _ => return Err(format!("unknown option {word}")),
         }
     }
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
-    let figures = all_figures(&scratch, &options, &place, with_rates);
+    let cold = ColdQuestions {
+        openings,
+        measured: Questions::new(options.clone()),
+        other: Questions::new(other(&options)),
+    };
+    let figures = all_figures(&scratch, &options, &cold, &place, with_rates);
     // What cannot be removed is in the system's directory for temporary files.
     drop(std::fs::remove_dir_all(&scratch));
     print(&figures?);
@@ -466,6 +478,7 @@ fn run(arguments: &[String]) -> Outcome {
 fn all_figures(
     scratch: &Path,
     options: &Options,
+    cold: &ColdQuestions,
     words: &str,
     with_rates: bool,
 ) -> Outcome<Vec<Figures>> {
@@ -497,11 +510,7 @@ fn all_figures(
     let measured = |at: usize, place: &Place| at == 0 || place.name.contains(words);
     let places = places.iter().enumerate();
     let places = places.filter(|(at, place)| measured(*at, place));
-    let cold = ColdQuestions {
-        measured: Questions::new(options.clone()),
-        other: Questions::new(other(options)),
-    };
-    let figures = places.map(|(_, place)| figures(place, options, &cold, with_rates));
+    let figures = places.map(|(_, place)| figures(place, options, cold, with_rates));
     figures.collect()
 }
 
