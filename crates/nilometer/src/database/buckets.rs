@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyLimit};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketRun,
     BucketScanOptions, BucketSource, Buckets, Direction, EntryIter, IndexEntry, RecordIter,
@@ -365,7 +365,7 @@ impl BucketSource for StoredBucketSource {
         &self,
         index: &BucketIndex,
         wanted: &dyn IndexKeyFilter,
-        limit: u64,
+        limit: &mut KeyLimit<'_>,
     ) -> Result<KeyCount> {
         self.timeseries.reader.count_keys(index, wanted, limit)
     }

@@ -95,6 +95,41 @@ pub struct KeyCount {
     pub scanned: Option<Arc<ScannedBuckets>>,
 }
 
+/// The number of keys at which a count of them ends. Its exact value is computed when there are that many.
+pub struct KeyLimit<'a> {
+    keys: u64,
+    exact: Option<Box<dyn FnOnce() -> Result<u64> + 'a>>,
+}
+
+impl<'a> KeyLimit<'a> {
+    /// Returns a limit of `keys`, or of what `exact` returns if that is more.
+    pub fn at_least(keys: u64, exact: impl FnOnce() -> Result<u64> + 'a) -> Self {
+        Self {
+            keys,
+            exact: Some(Box::new(exact)),
+        }
+    }
+
+    /// Returns a limit of `keys`.
+    pub fn exactly(keys: u64) -> Self {
+        Self { keys, exact: None }
+    }
+
+    /// The limit as it is known.
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// Computes the exact limit. Returns true if it is more than was known.
+    pub(crate) fn raise(&mut self) -> Result<bool> {
+        let known = self.keys;
+        if let Some(exact) = self.exact.take() {
+            self.keys = known.max(exact()?);
+        }
+        Ok(self.keys > known)
+    }
+}
+
 /// The compiled definition.
 #[derive(Debug)]
 struct CompiledBucketIndex {

@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, ScannedBuckets};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyLimit, ScannedBuckets};
 use crate::index::entry::StoredEntry;
 pub use crate::query::outputs::{
     Change, DistantMerge, DistantMergeStage, MergeTarget, Outputs, Replacement,
@@ -547,11 +547,11 @@ pub trait BucketSource: Send + Sync {
         &self,
         index: &BucketIndex,
         wanted: &dyn IndexKeyFilter,
-        limit: u64,
+        limit: &mut KeyLimit<'_>,
     ) -> Result<KeyCount> {
         let _ = (index, wanted);
         Ok(KeyCount {
-            keys: limit,
+            keys: limit.keys(),
             scanned: None,
         })
     }

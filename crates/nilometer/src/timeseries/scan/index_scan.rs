@@ -23,7 +23,9 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot, seek};
 use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyCount, KeyPosition, ScannedBuckets};
+use crate::index::buckets::{
+    BucketIndex, IndexKeyFilter, KeyCount, KeyLimit, KeyPosition, ScannedBuckets,
+};
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::format::key_range::{KeyRange, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
@@ -342,14 +344,18 @@ impl BucketReader {
         &self,
         index: &BucketIndex,
         wanted: &dyn IndexKeyFilter,
-        limit: u64,
+        limit: &mut KeyLimit<'_>,
     ) -> Result<KeyCount> {
         let snapshot = self.engine.snapshot()?;
         let keyspace = index.stored.keyspace;
         let version = snapshot.version(keyspace);
         let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
         let (mut ids, mut count) = (Vec::new(), 0);
-        while count < limit && entries.examined < limit.saturating_mul(2) {
+        loop {
+            let is_within = count < limit.keys() && entries.examined < limit.keys() * 2;
+            if !is_within && !limit.raise()? {
+                break;
+            }
             let Some((entry, _)) = entries.next()? else {
                 break;
             };
@@ -358,8 +364,16 @@ impl BucketReader {
             if ids.len() < CANDIDATES_MAX {
                 ids.push(id);
             }
-            if count % ESTIMATE_EVERY == 0 && exceeds_limit(count, wanted.progress(key), limit) {
-                count = limit;
+            let exceeds = |limit: &KeyLimit<'_>| {
+                count % ESTIMATE_EVERY == 0
+                    && exceeds_limit(count, wanted.progress(key), limit.keys())
+            };
+            if exceeds(limit) {
+                limit.raise()?;
+                if exceeds(limit) {
+                    count = limit.keys();
+                    break;
+                }
             }
         }
         let complete = version.filter(|_| entries.done && ids.len() < CANDIDATES_MAX);

@@ -6,7 +6,8 @@
 //!            seek  in    seek  seek  in       a key outside gives the position of the next seek
 //! ```
 //!
-//! A scan therefore reads the keys inside and one key after each gap. The combinations of intervals are not enumerated,
+//! A scan therefore reads the keys inside and one key after each gap. Behind the last interval of a part the position is in the
+//! next interval of the part before, if that one's is a single value. The combinations of intervals are not enumerated,
 //! whatever their number. A component of a key and all bytes after it are compared with the intervals of its part: an
 //! interval `[low, high)` of byte strings contains exactly the keys whose component is inside. The intervals of
 //! descending parts are reversed.
@@ -37,6 +38,14 @@ struct Span {
 struct Spans {
     spans: Vec<Span>,
     order: KeyOrder,
+}
+
+impl Spans {
+    /// Returns the number of the first span that does not end before `suffix`, which begins with a component of this part.
+    fn span_at(&self, suffix: &[u8]) -> usize {
+        let is_before = |span: &Span| span.high.as_deref().is_some_and(|high| high <= suffix);
+        self.spans.partition_point(is_before)
+    }
 }
 
 /// The bounds of an index as bytes.
@@ -113,32 +122,54 @@ impl KeyBounds {
         prefix
     }
 
+    /// Returns the least key that may be inside with the components of `prefix` and, as part `number`, a value of `span`.
+    fn lowest_of(&self, number: usize, prefix: &[u8], span: &Span) -> Vec<u8> {
+        let target = [prefix, &span.low].concat();
+        match span.low_is_value {
+            true => self.lowest(number + 1, target),
+            false => target,
+        }
+    }
+
     /// Returns the position of `key` for a forward scan.
     pub fn check_forward(&self, key: &[u8]) -> Result<Position, KeyStringError> {
         let mut at = 0;
         for (number, part) in self.parts.iter().enumerate() {
-            let suffix = key.get(at..).unwrap_or_default();
-            let next = part
-                .spans
-                .partition_point(|span| span.high.as_deref().is_some_and(|high| high <= suffix));
-            let prefix = key.get(..at).unwrap_or_default();
-            let Some(span) = part.spans.get(next) else {
-                return Ok(match key_string::prefix_end(prefix.to_vec()) {
-                    Some(behind) => Position::Seek(behind),
-                    None => Position::Past,
-                });
+            let (prefix, suffix) = key.split_at_checked(at).unwrap_or((key, &[]));
+            let Some(span) = part.spans.get(part.span_at(suffix)) else {
+                return self.behind(key, number);
             };
             if suffix < span.low.as_slice() {
-                let mut target = prefix.to_vec();
-                target.extend_from_slice(&span.low);
-                if span.low_is_value {
-                    target = self.lowest(number + 1, target);
-                }
-                return Ok(Position::Seek(target));
+                return Ok(Position::Seek(self.lowest_of(number, prefix, span)));
             }
             at = key.len() - key_string::skip(suffix, part.order, 1)?.len();
         }
         Ok(Position::Inside)
+    }
+
+    /// Returns the position of `key`, of which the first `inside` components are inside and the next is behind all spans of its part.
+    fn behind(&self, key: &[u8], inside: usize) -> Result<Position, KeyStringError> {
+        let parts = self.parts.get(..inside).unwrap_or_default();
+        let mut ends = Vec::with_capacity(inside);
+        let mut rest = key;
+        for part in parts {
+            rest = key_string::skip(rest, part.order, 1)?;
+            ends.push(key.len() - rest.len());
+        }
+        for (number, part) in parts.iter().enumerate().rev() {
+            let start = number.checked_sub(1).map_or(0, |before| ends[before]);
+            let (prefix, suffix) = key.split_at_checked(start).unwrap_or((key, &[]));
+            let at = part.span_at(suffix);
+            if !part.spans.get(at).is_some_and(is_value) {
+                // The next value may be in the same span.
+                let behind = key_string::prefix_end(key[..ends[number]].to_vec());
+                return Ok(behind.map_or(Position::Past, Position::Seek));
+            }
+            if let Some(next) = part.spans.get(at + 1) {
+                return Ok(Position::Seek(self.lowest_of(number, prefix, next)));
+            }
+        }
+        Ok(Position::Past)
     }
 
     /// Returns how many spans of the first part with more than one lie before `key`, and how many it has. `None` if no part has
@@ -147,9 +178,7 @@ impl KeyBounds {
         let mut suffix = key;
         for part in &self.parts {
             if part.spans.len() > 1 {
-                let is_before =
-                    |span: &Span| span.high.as_deref().is_some_and(|high| high <= suffix);
-                return Some((part.spans.partition_point(is_before), part.spans.len()));
+                return Some((part.span_at(suffix), part.spans.len()));
             }
             if !part.spans.iter().all(is_value) {
                 return None;

@@ -322,6 +322,38 @@ fn bytes_agree_with_values() {
     assert!(progresses > 100, "{progresses}");
 }
 
+#[test]
+fn behind_the_last_interval_the_next_value_is_sought() {
+    let part = |path: &str| PartShape {
+        path: path.into(),
+        descending: false,
+        form: PartForm::Ordered,
+        multikey: false,
+    };
+    let shape = IndexShape {
+        parts: vec![part("a"), part("b")],
+        collation: Collation::default(),
+        same_collation: true,
+    };
+    let bounds = |a: Value| {
+        let of_a = doc! {"a": doc! {"$in": a}};
+        let of_b = doc! {"b": doc! {"$gt": 3, "$lt": 10}};
+        let conjuncts: Vec<_> = [of_a, of_b].iter().filter_map(parse).collect();
+        KeyBounds::new(&Assigned::of(&conjuncts, &shape).bounds, &shape)
+    };
+    let both = bounds(array![1, 5]);
+    let key = |a: i32, b: i32| {
+        let values = [Value::from(a), Value::from(b)];
+        key_string::encode(values.iter().map(Value::as_ref), shape.order()).0
+    };
+    let next = bounds(array![5]).start();
+    let position = |a, b| both.check_forward(&key(a, b)).unwrap();
+    assert_eq!(position(1, 10), Position::Seek(next.clone()));
+    assert_eq!(position(2, 4), Position::Seek(next));
+    assert_eq!(position(5, 4), Position::Inside);
+    assert_eq!(position(5, 10), Position::Past);
+}
+
 /// Returns the keys that a forward scan finds when it follows all seeks.
 fn forward<'a>(bounds: &KeyBounds, keys: &'a [(Vec<u8>, Vec<Value>)]) -> Vec<&'a [u8]> {
     let mut found = Vec::new();

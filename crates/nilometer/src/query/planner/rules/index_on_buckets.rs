@@ -1,5 +1,6 @@
 //! Choosing between the clustered scan of buckets and the indexes over them.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::eval::matcher::{CompareOp, Comparison, InList, MatchExpression, MatchPath};
 use crate::index::IndexPartKind;
-use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyPosition};
+use crate::index::buckets::{BucketIndex, IndexKeyFilter, KeyLimit, KeyPosition};
 use crate::query::planner::access::{safety, shape_of, wildcard};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
 use crate::query::planner::physical::{BucketInput, IndexChoice, Input, PhysicalPlan};
@@ -82,11 +83,9 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
             candidate(input, hinted, &conjuncts, &collation).or_else(|| whole(hinted, &collation))
         );
     }
-    let scan = input
-        .source
-        .buckets_between_estimate(input.buckets.id_min, input.buckets.id_max)?;
+    let scan = ScanEstimate::of(input);
     let mut cheapest = Cheapest {
-        limit: FEW_BUCKETS.max(scan / FETCH_COST),
+        scan: &scan,
         choice: None,
     };
     let mut others = Vec::new();
@@ -108,36 +107,60 @@ fn choose(input: &BucketInput, settings: &PlanSettings) -> Result<Option<IndexCh
     // An index with bounds for all conditions on metadata leads to the buckets of the same series.
     others.retain(|_| !is_meta_bounded);
     for index in others {
-        if let Some(found) = by_series(input, &index, scan)? {
+        if let Some(found) = by_series(input, &index, &scan)? {
             cheapest.consider(input, found)?;
         }
     }
-    Ok(cheapest.choice)
+    Ok(cheapest.choice.map(|(choice, _)| choice))
+}
+
+/// The estimated number of buckets that a scan reads. To compute it the first and the last bucket may be read.
+struct ScanEstimate<'a> {
+    input: &'a BucketInput,
+    buckets: OnceCell<u64>,
+}
+
+impl<'a> ScanEstimate<'a> {
+    fn of(input: &'a BucketInput) -> Self {
+        Self {
+            input,
+            buckets: OnceCell::new(),
+        }
+    }
+
+    fn buckets(&self) -> Result<u64> {
+        if let Some(known) = self.buckets.get() {
+            return Ok(*known);
+        }
+        let BucketInput {
+            source, buckets, ..
+        } = self.input;
+        let estimate = source.buckets_between_estimate(buckets.id_min, buckets.id_max)?;
+        Ok(*self.buckets.get_or_init(|| estimate))
+    }
 }
 
 /// The choice with the fewest keys so far.
-struct Cheapest {
-    /// A choice has fewer keys than this.
-    limit: u64,
-    choice: Option<IndexChoice>,
+struct Cheapest<'a> {
+    scan: &'a ScanEstimate<'a>,
+    /// The choice, and its keys.
+    choice: Option<(IndexChoice, u64)>,
 }
 
-impl Cheapest {
+impl Cheapest<'_> {
     fn consider(&mut self, input: &BucketInput, mut found: IndexChoice) -> Result<()> {
-        let count = match &found.entries {
-            BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
-                let source = &input.source;
-                let counted = source.count_keys(&found.index, &**keys, self.limit)?;
-                found.scanned = counted.scanned;
-                counted.keys
-            }
-            BucketEntries::InIndexOrder { .. }
-            | BucketEntries::Newest(_)
-            | BucketEntries::Oldest(_) => self.limit,
+        let (BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys)) = &found.entries else {
+            return Ok(());
         };
-        if count < self.limit {
-            self.limit = count;
-            self.choice = Some(found);
+        let mut limit = match &self.choice {
+            Some((_, keys)) => KeyLimit::exactly(*keys),
+            None => KeyLimit::at_least(FEW_BUCKETS, || Ok(self.scan.buckets()? / FETCH_COST)),
+        };
+        let source = &input.source;
+        let counted = source.count_keys(&found.index, &**keys, &mut limit)?;
+        found.scanned = counted.scanned;
+        if counted.keys < limit.keys() {
+            self.choice = Some((found, counted.keys));
         }
         Ok(())
     }
@@ -162,7 +185,7 @@ fn bounds_all_meta(choice: &IndexChoice, conjuncts: &[MatchExpression]) -> bool 
 fn by_series(
     input: &BucketInput,
     index: &Arc<BucketIndex>,
-    scan: u64,
+    scan: &ScanEstimate<'_>,
 ) -> Result<Option<IndexChoice>> {
     let tests = conjuncts_of(&input.buckets.predicate).iter();
     let tests = tests.filter_map(|part| match part {
@@ -170,7 +193,11 @@ fn by_series(
         _ => None,
     });
     let tests: Vec<_> = tests.collect();
-    if scan < SERIES_SCAN_MIN || tests.is_empty() || !begins_with_meta(index) {
+    if tests.is_empty() || !begins_with_meta(index) {
+        return Ok(None);
+    }
+    let scan = scan.buckets()?;
+    if scan < SERIES_SCAN_MIN {
         return Ok(None);
     }
     let at_most = usize::try_from(scan).unwrap_or(usize::MAX);
