@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::stream::{self, StreamExt};
 use nilometer_storage::{
     DiskWaits, Durability, Engine, EngineStatistics, Error, Keyspace, KeyspaceId,
     KeyspaceStatistics, NewKeyspace, Result, Snapshot, WriteBatch, copy_into_directory,
@@ -15,9 +15,11 @@ use object_store::path::Path as ObjectPath;
 use slatedb::compactor::CompactorBuilder;
 use slatedb::config::Settings;
 use slatedb::db_cache::CacheTarget;
-use slatedb::{BlockCachePolicy, Db, SstReader};
+use slatedb::manifest::SsTableHandle;
+use slatedb::{BlockCachePolicy, Db, DbCacheManagerOps, SstReader};
 use slatedb_common::clock::{DefaultSystemClock, SystemClock};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::cache::BlockCache;
 use crate::caller_runtime::CallerRuntimes;
@@ -35,6 +37,12 @@ use crate::schedule::{CompleteMerges, MergeSchedule};
 use crate::sizes::Sizes;
 use crate::snapshot::SlateSnapshot;
 use crate::table_parts::TableStore;
+
+/// Longest time for which an opening reads tables that may be on a local disk.
+const TABLES_READ_MAX: Duration = Duration::from_millis(200);
+
+/// Tables that are read at a time.
+const TABLES_AT_A_TIME: usize = 16;
 
 /// The engine over an object store. One engine writes to a path: opening it fences the one before.
 ///
@@ -142,8 +150,9 @@ impl SlateEngine {
         let loaded = loaded.inspect_err(|_| drop(runtime.block_on(db.close())))?;
         retained.begin(loaded.keyspaces.keys().copied(), loaded.next_id);
         let reader = SstReader::new(path, tables, Some(cache.clone()), None);
-        let sizes = Arc::new(Sizes::new(reader));
-        runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
+        let waits = options.cache_path.is_some() && seed.is_none();
+        let bytes_max = waits.then_some(options.block_cache_bytes / 2);
+        let sizes = follow_sizes(&db, reader, &runtime, bytes_max);
         let flusher = LogFlusher::start(&runtime, &db, clock, options.flush_interval);
         let order = Order::new(loaded);
         let view = View::newest(&db, &order).map_err(failed)?;
@@ -308,6 +317,46 @@ async fn build(
         builder = builder.with_compactor_builder(compactor);
     }
     builder.build().await
+}
+
+/// Returns the sizes of keyspaces, which follow the tables of a database. With `bytes_max` as many bytes of tables are read first.
+fn follow_sizes(
+    db: &Db,
+    reader: SstReader,
+    runtime: &Runtime,
+    bytes_max: Option<u64>,
+) -> Arc<Sizes> {
+    let sizes = Arc::new(Sizes::new(reader));
+    if let Some(bytes_max) = bytes_max {
+        let reads = read_tables(db, &sizes, bytes_max);
+        // What was not read in time is read when it is asked for.
+        let _ = runtime.block_on(async { timeout(TABLES_READ_MAX, reads).await });
+    }
+    runtime.spawn(Arc::clone(&sizes).follow(db.subscribe()));
+    sizes
+}
+
+/// Reads the indexes and filters of tables, at most `bytes_max` bytes, and the sizes of all tables: the first look-ups need them, and
+/// until the sizes are known queries are planned without them.
+async fn read_tables(db: &Db, sizes: &Sizes, bytes_max: u64) {
+    let manifest = db.manifest();
+    let mut bytes = 0;
+    let tables = manifest.all_sst_views().map(|view| &view.sst);
+    let tables = tables.take_while(|table| {
+        bytes += table.info.index_len + table.info.filter_len;
+        bytes <= bytes_max
+    });
+    let read = |table: &SsTableHandle| {
+        let id = table.id;
+        async move {
+            let targets = [CacheTarget::Index, CacheTarget::Filters];
+            db.warm_sst(id, &targets).await
+        }
+    };
+    let reads: Vec<_> = tables.map(read).collect();
+    let mut reads = stream::iter(reads).buffer_unordered(TABLES_AT_A_TIME);
+    while reads.next().await.is_some() {}
+    let _ = sizes.update(&manifest).await;
 }
 
 /// Returns what tables that are written put into the cache of blocks. That of merges, too: their input is in it, and is read no more.

@@ -27,6 +27,9 @@ use crate::layout::{PREFIX_BYTES, entry_key};
 /// Entries of the first chunk. Many scans look for one entry.
 const FIRST_ENTRIES: usize = 1;
 
+/// Entries of the first chunk after a seek, at most: as many as were returned after the seek before.
+const ENTRIES_AFTER_SEEK_MAX: usize = 16;
+
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 128 * 1024;
 
@@ -122,6 +125,8 @@ pub(crate) struct SlateScan<S, H> {
     bytes_read: usize,
     /// The same since the last seek.
     bytes_in_row: usize,
+    /// Entries returned since the last seek.
+    entries_in_row: usize,
     /// That of the iterator.
     width: Width,
     /// True if the last chunk needed a request to the store.
@@ -170,6 +175,7 @@ impl<S: ScanSource, H> SlateScan<S, H> {
             entries_next: FIRST_ENTRIES,
             bytes_read: 0,
             bytes_in_row: 0,
+            entries_in_row: 0,
             width: Width::Block,
             has_asked_store: false,
             scanned,
@@ -329,7 +335,10 @@ impl<S: ScanSource, H: Send> ScanEntries for SlateScan<S, H> {
             Source::WhenAsked(iterator) => self.runtime.wait_for(iterator.seek(&key))?,
         }
         self.rest.0 = Bound::Included(key);
-        self.entries_next = FIRST_ENTRIES;
+        self.entries_next = self
+            .entries_in_row
+            .clamp(FIRST_ENTRIES, ENTRIES_AFTER_SEEK_MAX);
+        self.entries_in_row = 0;
         self.bytes_in_row = 0;
         Ok(true)
     }
@@ -348,6 +357,7 @@ impl<S: ScanSource, H> Iterator for SlateScan<S, H> {
                 return Some(Err(error));
             }
         }
+        self.entries_in_row += 1;
         self.chunk.pop_front().map(own_entry).map(Ok)
     }
 }

@@ -9,6 +9,8 @@ use nilometer_storage::{Durability, Engine, Error, KeyspaceId, WriteBatch};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
+use crate::support::Scratch;
+
 #[test]
 fn sizes_are_counted_for_each_keyspace() {
     let options = SlateOptions {
@@ -49,6 +51,25 @@ fn sizes_are_counted_for_each_keyspace() {
     drop(view);
     let unknown = engine.keyspace_statistics(KeyspaceId(99));
     assert!(matches!(unknown, Err(Error::UnknownKeyspace { id: 99 })));
+}
+
+#[test]
+fn an_opening_with_a_cache_on_a_disk_knows_the_sizes() {
+    let folder = Scratch::new("sizes");
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let options = SlateOptions {
+        cache_path: Some(folder.path().join("objects")),
+        ..SlateOptions::tiny()
+    };
+    let open = || SlateEngine::open(Arc::clone(&store), "db", &options).expect("open");
+    let engine = open();
+    let id = engine.create_keyspace("k", TOGETHER).expect("create");
+    for key in 0..100u32 {
+        put(&engine, id, &key.to_be_bytes(), b"v");
+    }
+    engine.settle().expect("settle");
+    drop(engine);
+    assert_eq!(open().keys_estimate(id).expect("an estimate"), 100);
 }
 
 #[test]
