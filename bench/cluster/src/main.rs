@@ -6,9 +6,9 @@
 //! ```
 //!
 //! `--place` measures beside the local engine only places whose names contain the words, `--no-rates` neither writers nor an idle
-//! database. The first answers are those of three queries, or of those that `--only` selects. Each is measured twice, in `--openings`
-//! new openings (9), of which the median counts: as the first query of all, which also runs code for the first time since the opening and reads the indexes of
-//! tables, and after the same query of another collection, when nothing but the data is cold.
+//! database. The first answers are those of three queries, of those that `--only` selects, or with `--openings` of all. Each is
+//! measured twice, in `--openings` new openings (9), of which the median counts: as the first query of all, which also runs code for
+//! the first time since the opening, and after the same query of another collection, when nothing but the data is cold.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
 //! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does.
@@ -237,6 +237,8 @@ struct FirstAnswer {
 /// What is asked of a database that was just opened.
 struct ColdQuestions {
     openings: usize,
+    /// True if all queries are asked, not those of [`COLD`] alone.
+    all: bool,
     measured: Questions,
     other: Questions,
 }
@@ -276,7 +278,7 @@ fn figures(
     let idle = engine.map(idle_requests);
     drop((target, opened));
     let asked = report.medians_ms().into_iter().map(|(name, _)| name);
-    let asked = asked.filter(|name| !options.only.is_empty() || COLD.contains(name));
+    let asked = asked.filter(|name| cold.all || COLD.contains(name));
     let cold = asked.map(|name| {
         Ok(ColdQuery {
             name,
@@ -434,7 +436,7 @@ fn run(arguments: &[String]) -> Outcome {
     let mut words = arguments.iter();
     let mut place = String::new();
     let mut with_rates = true;
-    let mut openings = OPENINGS;
+    let mut openings = None;
     while let Some(word) = words.next() {
         if word == "--no-rates" {
             with_rates = false;
@@ -458,13 +460,14 @@ fn run(arguments: &[String]) -> Outcome {
             "--days" => options.days = number,
             "--scale" => options.scale = number as usize,
             "--draws" => options.draws = number as usize,
-            "--openings" => openings = number as usize,
+            "--openings" => openings = Some(number as usize),
             _ => return Err(format!("unknown option {word}")),
         }
     }
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
     let cold = ColdQuestions {
-        openings,
+        openings: openings.unwrap_or(OPENINGS),
+        all: openings.is_some() || !options.only.is_empty(),
         measured: Questions::new(options.clone()),
         other: Questions::new(other(&options)),
     };
