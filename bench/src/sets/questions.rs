@@ -5,6 +5,7 @@
 //!               "pipeline": [{"$group": …}], "time_series": [{"$group": …}]}]}
 //! ```
 //!
+//! `size_max` is the largest set of which the question is asked: `$addToSet` may collect at most 100 MB, in MongoDB as here.
 //! `pipeline` serves every layout that has no field of its own name. A string in a pipeline stands for the stages of that
 //! name in the file's `parts`.
 
@@ -17,6 +18,8 @@ pub(crate) struct Question {
     pub(crate) name: String,
     pub(crate) what: String,
     pub(crate) collection: String,
+    /// The size of the largest set of which it is asked; `None` for any.
+    pub(crate) size_max: Option<u64>,
     /// The pipeline of one layout.
     pub(crate) pipeline: Value,
 }
@@ -59,6 +62,10 @@ fn question(value: ValueRef<'_>, layout: &str, parts: Option<DocRef<'_>>) -> Out
         name: text("name")?,
         what: text("what")?,
         collection: text("collection")?,
+        size_max: fields
+            .get("size_max")
+            .as_exact_i64()
+            .and_then(|size| u64::try_from(size).ok()),
         pipeline: Value::from(pipeline),
     })
 }

@@ -1,5 +1,6 @@
 //! The figures of a set: a table for people, JSON for programs.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub struct SetReport {
     size: u64,
     pub(crate) loaded: Vec<LoadedLayout>,
     pub(crate) asked: Vec<Asked>,
+    /// Questions that are not asked of a set of this size.
+    pub(crate) left_out: BTreeSet<String>,
 }
 
 impl SetReport {
@@ -87,6 +90,7 @@ impl SetReport {
             size,
             loaded: Vec::new(),
             asked: Vec::new(),
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -141,6 +145,9 @@ impl SetReport {
                 asked.answer.len(),
                 asked.wrong.as_deref().unwrap_or("right"),
             );
+        }
+        for name in &self.left_out {
+            let _ = writeln!(out, "\n{name} is not asked of a set of this size.");
         }
         out
     }

@@ -40,7 +40,12 @@ pub(super) fn run(
             continue;
         }
         for question in set.questions(layout.name)? {
-            if question.name.starts_with(&in_layout.only) {
+            if !question.name.starts_with(&in_layout.only) {
+                continue;
+            }
+            if question.size_max.is_some_and(|max| options.size > max) {
+                report.left_out.insert(question.name);
+            } else {
                 let asked = ask(set, &question, layout.name, &in_layout, target)?;
                 report.add(asked);
             }
