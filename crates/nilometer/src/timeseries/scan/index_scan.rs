@@ -352,7 +352,8 @@ impl BucketReader {
         let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
         let (mut ids, mut count) = (Vec::new(), 0);
         loop {
-            let is_within = count < limit.keys() && entries.examined < limit.keys() * 2;
+            let is_within =
+                count < limit.keys() && entries.examined < limit.keys().saturating_mul(2);
             if !is_within && !limit.raise()? {
                 break;
             }

@@ -212,6 +212,21 @@ fn parse(filter: &Document) -> Option<MatchExpression> {
         .map(MatchExpression::simplify)
 }
 
+/// Returns the shape of an index of two ascending parts.
+fn ascending(paths: [&str; 2], multikey: bool) -> IndexShape {
+    let parts = paths.map(|path| PartShape {
+        path: path.into(),
+        descending: false,
+        form: PartForm::Ordered,
+        multikey,
+    });
+    IndexShape {
+        parts: parts.into(),
+        collation: Collation::default(),
+        same_collation: true,
+    }
+}
+
 #[test]
 fn matching_documents_have_a_key_inside() {
     let mut world = World::new(0x9E37_79B9_7F4A_7C15);
@@ -324,17 +339,7 @@ fn bytes_agree_with_values() {
 
 #[test]
 fn behind_the_last_interval_the_next_value_is_sought() {
-    let part = |path: &str| PartShape {
-        path: path.into(),
-        descending: false,
-        form: PartForm::Ordered,
-        multikey: false,
-    };
-    let shape = IndexShape {
-        parts: vec![part("a"), part("b")],
-        collation: Collation::default(),
-        same_collation: true,
-    };
+    let shape = ascending(["a", "b"], false);
     let bounds = |a: Value| {
         let of_a = doc! {"a": doc! {"$in": a}};
         let of_b = doc! {"b": doc! {"$gt": 3, "$lt": 10}};
@@ -503,17 +508,7 @@ fn another_collation_leaves_texts_unbounded() {
 
 #[test]
 fn elements_of_one_array_are_bounded_together_only_by_elem_match() {
-    let part = |path: &str| PartShape {
-        path: path.into(),
-        descending: false,
-        form: PartForm::Ordered,
-        multikey: true,
-    };
-    let shape = IndexShape {
-        parts: vec![part("a.b"), part("a.c")],
-        collation: Collation::default(),
-        same_collation: true,
-    };
+    let shape = ascending(["a.b", "a.c"], true);
     let bounded = |filter: Document| -> Vec<bool> {
         let conjuncts = parse(&filter).unwrap().into_conjuncts();
         let bounds = Assigned::of(&conjuncts, &shape).bounds;
