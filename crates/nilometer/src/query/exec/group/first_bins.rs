@@ -20,10 +20,13 @@ use std::sync::Arc;
 use nilometer_bson::block::BlockData;
 use nilometer_bson::{Value, ValueRef};
 
+use super::Table;
+use super::settled_bins::Extremes;
 use crate::error::Result;
 use crate::query::batch::{Batch, MeasurementBlock, Selection};
 use crate::query::exec::sort::assert_span;
-use crate::query::planner::physical::{BucketArrival, FirstBins};
+use crate::query::exec::{BlockSelection, BoxOperator, ExecContext};
+use crate::query::planner::physical::{BucketArrival, FirstBins, PhysicalGroup};
 
 /// The first bins known so far.
 #[derive(Clone)]
@@ -31,17 +34,35 @@ pub(crate) struct Frontier {
     first: Arc<FirstBins>,
     /// Starts of the first bins, at most as many as the limit.
     known: BTreeSet<i64>,
+    /// Their extremes, if these are all that is asked for.
+    extremes: Option<Extremes>,
 }
 
 /// A part that is read; `None` if nothing of it is. Breaks if nothing of what follows is read either.
 type PartOf<T> = ControlFlow<(), Option<T>>;
 
 impl Frontier {
-    /// Creates a frontier with no known bins.
-    pub(crate) fn new(first: Arc<FirstBins>) -> Self {
-        Self {
+    /// Creates a frontier with no known bins, if the plan has one.
+    pub(super) fn of(plan: &PhysicalGroup) -> Option<Self> {
+        let first = plan.first_bins.clone()?;
+        Some(Self {
             first,
             known: BTreeSet::new(),
+            extremes: Extremes::of(plan),
+        })
+    }
+
+    /// Returns the selection of the input, left to the group if headers of blocks may tell that they change none of the first bins:
+    /// these are asked before measurements are selected.
+    pub(super) fn deferred_selection(
+        frontier: Option<&Self>,
+        input: &mut BoxOperator,
+        cx: &ExecContext<'_>,
+    ) -> Option<Arc<BlockSelection>> {
+        let has_extremes = frontier.is_some_and(|frontier| frontier.extremes.is_some());
+        match has_extremes && !cx.settings.plan.options.force_rows {
+            true => input.defer_selection(),
+            false => None,
         }
     }
 
@@ -86,25 +107,91 @@ impl Frontier {
         for bin in &other.known {
             self.note(*bin);
         }
+        if let (Some(known), Some(other)) = (&mut self.extremes, &other.extremes) {
+            known.note_all(other);
+        }
     }
 
-    /// Returns the part of a batch that may belong to one of the first bins; all of it without a frontier.
-    pub(crate) fn part_of(frontier: Option<&mut Self>, batch: Batch) -> Result<PartOf<Batch>> {
-        let (frontier, block) = match (frontier, batch) {
-            (Some(frontier), Batch::Block(block)) => (frontier, block),
-            (_, batch) => return Ok(ControlFlow::Continue(Some(batch))),
+    /// Notes the extremes of the first bins in a table that holds nothing but measurements of the result.
+    pub(super) fn note_extremes(&mut self, table: &Table) {
+        if self.edge().is_some()
+            && let Some(extremes) = &mut self.extremes
+        {
+            extremes.note(&self.known, table);
+        }
+    }
+
+    /// True if the measurements of a block change none of the first bins, by its header.
+    fn is_settled(&self, block: &MeasurementBlock) -> Result<bool> {
+        let (Some(extremes), Some(length)) = (&self.extremes, self.first.bins.length_ms()) else {
+            return Ok(false);
         };
-        Ok(match frontier.part_by_header(block)? {
-            ControlFlow::Continue(Some(block)) => {
-                ControlFlow::Continue(frontier.part_by_times(block)?.map(Batch::Block))
-            }
-            ControlFlow::Continue(None) => ControlFlow::Continue(None),
-            ControlFlow::Break(()) => ControlFlow::Break(()),
-        })
+        let (Some(first), Some(last), Some(_)) =
+            (self.known.first(), self.known.last(), self.edge())
+        else {
+            return Ok(false);
+        };
+        // A bin between two known ones that is not known would be one of the first.
+        let mut pairs = self.known.iter().zip(self.known.iter().skip(1));
+        if !pairs.all(|(bin, next)| next - bin == length) {
+            return Ok(false);
+        }
+        let time_field = &block.shape.time_field;
+        let (bound, times) = (&block.bucket, self.first.times);
+        let nearest = match (
+            self.newest_first(),
+            bound.min(time_field),
+            bound.max(time_field),
+        ) {
+            (true, _, ValueRef::DateTime(max)) => max.min(times.max),
+            (false, ValueRef::DateTime(min), _) => min.max(times.min),
+            _ => return Ok(false),
+        };
+        let nearest = self.first.bins.key_of(nearest)?;
+        let (is_known, bins) = match self.newest_first() {
+            true => (nearest <= *last, self.known.range(..=nearest)),
+            false => (nearest >= *first, self.known.range(nearest..)),
+        };
+        let is_settled = is_known && extremes.bound(bins.copied(), block);
+        #[cfg(test)]
+        if is_settled {
+            cov_mark::hit!(settled_bins);
+        }
+        Ok(is_settled)
+    }
+
+    /// Returns the measurements of a batch that `selection` selects, of all if there is none, and that may belong to one of the
+    /// first bins, to any without a frontier.
+    pub(super) fn part_of(
+        frontier: Option<&mut Self>,
+        batch: Batch,
+        selection: Option<&BlockSelection>,
+        cx: &ExecContext<'_>,
+    ) -> Result<PartOf<Batch>> {
+        let Batch::Block(mut block) = batch else {
+            return Ok(ControlFlow::Continue(Some(batch)));
+        };
+        // The header is asked first: to select measurements, their times are read.
+        if let Some(frontier) = &frontier {
+            block = match frontier.part_by_header(block)? {
+                ControlFlow::Continue(Some(block)) => block,
+                ControlFlow::Continue(None) => return Ok(ControlFlow::Continue(None)),
+                ControlFlow::Break(()) => return Ok(ControlFlow::Break(())),
+            };
+        }
+        if let Some(selection) = selection {
+            selection.apply(&mut block, cx)?;
+        }
+        let part = match frontier {
+            _ if block.selection.is_empty() => None,
+            Some(frontier) => frontier.part_by_times(block)?,
+            None => Some(block),
+        };
+        Ok(ControlFlow::Continue(part.map(Batch::Block)))
     }
 
     /// Returns a block that may belong to one of the first bins by its header, of which no column is read.
-    pub(crate) fn part_by_header(
+    pub(super) fn part_by_header(
         &self,
         block: MeasurementBlock,
     ) -> Result<PartOf<MeasurementBlock>> {
@@ -129,6 +216,9 @@ impl Frontier {
             && self.edge().is_some()
             && self.is_behind(bins.key_of(bound)?)
         {
+            return Ok(ControlFlow::Continue(None));
+        }
+        if self.is_settled(&block)? {
             return Ok(ControlFlow::Continue(None));
         }
         Ok(ControlFlow::Continue(Some(block)))
@@ -201,7 +291,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use nilometer_bson::{Document, Value, array, doc};
+    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
     use crate::query::exec::ExecLimits;
     use crate::query::exec::random_tests::Draw;
@@ -215,14 +305,33 @@ mod tests {
     const MINUTE_MS: usize = 60_000;
     const HOURS: usize = 40;
 
-    /// Several measurements of a few series in each hour, at random times.
+    /// Measurements of a few series in each hour, at random times: many or few of them.
     fn measurements(draw: &mut Draw) -> Vec<Document> {
+        let values = draw.pick(&[2, 1000]);
+        let few = draw.pick(&[50, 2]);
+        let counts: Vec<usize> = (0..HOURS).map(|_| draw.pick(&[50, few])).collect();
         let one = |(at, hour): (usize, usize)| {
             let time = (hour * 60 * MINUTE_MS + draw.below(60 * MINUTE_MS)) as i64;
             let series = format!("s{}", draw.below(6));
-            doc! {"t": Value::DateTime(time), "m": series, "_id": at as i32, "v": draw.below(1000) as i32}
+            let mut one = DocumentBuilder::new();
+            one.append("t", Value::DateTime(time));
+            one.append("m", series.as_str());
+            one.append("_id", at as i32);
+            one.append("v", draw.below(values) as i32);
+            // Few values, of several types, and none.
+            match draw.below(40) {
+                0 => one.append("w", "text"),
+                1 => one.append("w", Value::Null),
+                2 => one.append("w", Value::Double(f64::NAN)),
+                // Of equal values of several types any may be kept.
+                3..20 => one.append("w", draw.below(4) as f64 + 0.5),
+                20..35 => one.append("w", draw.below(4) as i64),
+                _ => &mut one,
+            };
+            one.finish()
         };
-        let hours = (0..HOURS).flat_map(|hour| std::iter::repeat_n(hour, 50));
+        let hours = counts.iter().enumerate();
+        let hours = hours.flat_map(|(hour, count)| std::iter::repeat_n(hour, *count));
         hours.enumerate().map(one).collect()
     }
 
@@ -241,7 +350,13 @@ mod tests {
                 doc! {"_id.bin": direction, "_id": 1},
             ),
         };
-        let group = doc! {"_id": key, "max": doc! {"$max": "$v"}, "n": doc! {"$sum": 1}, "mean": doc! {"$avg": "$v"}};
+        let group = match draw.below(3) {
+            0 => doc! {"_id": key, "max": doc! {"$max": "$v"}},
+            1 => {
+                doc! {"_id": key, "max": doc! {"$max": "$v"}, "n": doc! {"$sum": 1}, "mean": doc! {"$avg": "$v"}}
+            }
+            _ => doc! {"_id": key, "max": doc! {"$max": "$v"}, "least": doc! {"$min": "$w"}},
+        };
         let limit = 1 + draw.below(9) as i32;
         array![
             doc! {"$match": filter},
@@ -253,9 +368,10 @@ mod tests {
 
     #[test]
     fn several_threads_find_the_first_bins_of_plain_documents() {
+        cov_mark::check!(settled_bins);
         let workers = Arc::<Workers>::default();
         let (mut read_alone, mut read_together) = (0, 0);
-        for seed in 1..40 {
+        for seed in 1..200 {
             let draw = &mut Draw(seed);
             let list = measurements(draw);
             let buckets = Arc::new(MemoryBuckets::new(&list, 1 + draw.below(12)));

@@ -13,6 +13,7 @@
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
 //! streaming     over sorted input: a group is complete when its key has passed
 //! first_bins    stops reading when the first few groups by time are complete
+//! settled_bins  skips buckets whose bounds change none of them
 //! order         the order of groups by their keys, in place of a sort of rows
 //! output        rows of finished groups, or their states for the reader of several partitions
 //! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
@@ -31,6 +32,7 @@ pub(crate) mod keys;
 mod order;
 pub(crate) mod output;
 pub(crate) mod parallel;
+mod settled_bins;
 mod states;
 pub mod streaming;
 pub(crate) mod top_by_time;
@@ -64,6 +66,9 @@ use crate::query::planner::physical::{CountedSource, GroupSide, PhysicalGroup};
 
 /// Stage name for memory errors.
 const NAME: &str = "$group";
+
+/// Batches after which the extremes of the first bins are looked up.
+const EXTREMES_EVERY: usize = if cfg!(test) { 2 } else { 4 };
 
 /// Bytes counted for a group in addition to key and states.
 const GROUP_OVERHEAD: usize = 64;
@@ -134,10 +139,11 @@ impl Group {
         let mut table = Table::new(&self.plan.stage, cx);
         let mut blocks = BlockGroup::new(&self.plan.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
-        let mut frontier = self.plan.first_bins.clone().map(Frontier::new);
+        let mut frontier = Frontier::of(&self.plan);
         let parallel = ParallelGroup::of(&self.plan, cx);
         let runs = RunReader::of(&self.plan);
         let mut gathered = 0;
+        let deferred = Frontier::deferred_selection(frontier.as_ref(), &mut input, cx);
         loop {
             if let Some(run) = runs.next(&mut input, cx)? {
                 table.add_run(&run, &runs, (&self.plan, &mut blocks), &mut spilled, cx)?;
@@ -146,12 +152,19 @@ impl Group {
             let Some(batch) = next_filled(&mut input, cx)? else {
                 break;
             };
-            let ControlFlow::Continue(part) = Frontier::part_of(frontier.as_mut(), batch)? else {
+            let deferred = deferred.as_deref();
+            let part = Frontier::part_of(frontier.as_mut(), batch, deferred, cx)?;
+            let ControlFlow::Continue(part) = part else {
                 break;
             };
             let Some(batch) = part else { continue };
             table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
+            if gathered % EXTREMES_EVERY == 0
+                && let Some(frontier) = &mut frontier
+            {
+                frontier.note_extremes(&table);
+            }
             if let Some(parallel) = &parallel
                 && gathered >= parallel.batches_before()
             {
@@ -451,16 +464,11 @@ impl Table {
     ) -> Result<Self> {
         let mut table = Self::new(&plan.stage, cx);
         let mut blocks = BlockGroup::new(&plan.stage);
-        for mut batch in batches {
+        let mut added = 0;
+        for batch in batches {
             cx.operation.check_interrupt()?;
-            if let (Batch::Block(block), Some(selection)) = (&mut batch, deferred) {
-                selection.apply(block, cx)?;
-                if block.selection.is_empty() {
-                    continue;
-                }
-            }
-            let ControlFlow::Continue(part) = Frontier::part_of(frontier.as_deref_mut(), batch)?
-            else {
+            let part = Frontier::part_of(frontier.as_deref_mut(), batch, deferred, cx)?;
+            let ControlFlow::Continue(part) = part else {
                 break;
             };
             let Some(batch) = part else { continue };
@@ -471,6 +479,12 @@ impl Table {
                         table.add_row(&row, cx)?;
                     }
                 }
+            }
+            added += 1;
+            if added % EXTREMES_EVERY == 0
+                && let Some(frontier) = frontier.as_deref_mut()
+            {
+                frontier.note_extremes(&table);
             }
         }
         Ok(table)

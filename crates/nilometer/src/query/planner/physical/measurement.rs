@@ -47,6 +47,11 @@ impl TimeBins {
         self.bins.length_ms().is_none_or(|length| length >= ms)
     }
 
+    /// Returns how far the starts of neighbouring bins are apart; `None` if that differs.
+    pub(crate) fn length_ms(&self) -> Option<i64> {
+        self.bins.length_ms()
+    }
+
     /// Returns the bin that contains an instant.
     pub(crate) fn bin_of(&self, ms: i64) -> Result<TimeBin> {
         let bin = self.bins.bin_of(shifted(self.time_shift, ms)?)?;

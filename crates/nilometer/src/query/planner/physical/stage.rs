@@ -15,6 +15,7 @@ use crate::query::pipeline::{
     SetWindowFieldsStage, SortStage, Stage,
 };
 use crate::query::source::BucketSource;
+use crate::timeseries::rewrite::TimeRange;
 
 /// One operator with its strategy.
 #[derive(Clone, Debug)]
@@ -94,6 +95,8 @@ pub struct FirstBins {
     pub wanted: usize,
     /// The order in which buckets arrive.
     pub arrival: BucketArrival,
+    /// The range of times that holds every measurement of the groups.
+    pub times: TimeRange,
 }
 
 /// A `$sort` and its strategy.

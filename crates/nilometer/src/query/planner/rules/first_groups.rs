@@ -23,6 +23,9 @@ const BINS_MAX: u64 = 10_000;
 /// their first members). Each bin seen yields at least one group, so n bins are enough. No date lies outside the range
 /// of bucket ids, so ids order as times do. To read from the newest bucket, the command must not have set another
 /// direction, and no accumulator may depend on the order of measurements.
+///
+/// If the groups are those of bins alone and ask for extremes of numbers or dates, a bucket whose bounds go beyond none of the
+/// extremes found so far is not read either.
 pub struct FirstGroupsFirst;
 
 impl PhysicalRule for FirstGroupsFirst {
@@ -72,6 +75,7 @@ impl PhysicalRule for FirstGroupsFirst {
                 true => BucketArrival::NewestFirst { span_ms },
                 false => BucketArrival::OldestFirst,
             },
+            times: input.buckets.times,
         };
         group.first_bins = Some(Arc::new(first));
         input.direction = direction;
