@@ -1,17 +1,18 @@
 //! Turns of long queries: how many of them run at once, beside each other and beside bulk writes.
 //!
 //! ```text
-//! query ─► runs ─► has used 1 ms of processor time ─► waits for a turn ─► runs for a slice ─► others wait? ─ no ─┐
-//!                                                            ▲              ▲                   └ yes ┐          │
-//!                                                            │              └─────────────────────────┼──────────┘
+//! query ─► runs ─► has used 0.25 ms of processor time ─► waits for a turn ─► runs for a slice ─► others wait? ─ no ─┐
+//!                                                            ▲              ▲                   └ yes ┐             │
+//!                                                            │              └─────────────────────────┼─────────────┘
 //!                                                            └────────────────────────────────────────┘
 //! ```
 //!
 //! Without turns the system divides the processors among all threads that can run. Sixteen wide queries then leave an
 //! insert a seventeenth, and a query of 50 microseconds waits behind slices of all of them. So a query that has used
 //! [`SHORT`] needs a turn from then on. [`Turns::limit`] bounds the turns: [`TURNS_PER_CORE`] for each processor, and while
-//! bulk writes run only those that the writes leave over. Short queries and writes never wait.
+//! bulk writes run only those that the writes leave over. If they leave over a single one, it rests after each slice for as long as the slice took while others wait. Short queries and writes never wait.
 //!
+//! Queries that have used little get turns before others: each is due after a multiple of what it has used ([`USED_WEIGHT`]).
 //! Between two batches a query calls [`Turn::pace`], and gives up its turn after [`SLICE`] if others wait. A turn is no
 //! lock: a query that has waited for [`WAIT_MAX`] runs without one. So nothing stands still if the query that has the turn
 //! waits for what the other holds, such as the write lock of a collection.
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 
 /// Processor time of a query that needs no turn.
-const SHORT: Duration = Duration::from_millis(1);
+const SHORT: Duration = Duration::from_micros(250);
 
 /// The time a query runs while others wait for its turn.
 const SLICE: Duration = Duration::from_millis(2);
@@ -33,14 +34,29 @@ const SLICE: Duration = Duration::from_millis(2);
 /// The longest wait for a turn.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
+/// The longest wait of the query that is next between two looks at the bulk writes, whose pause ends without an event.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// The longest wait between two checks for interrupts.
-const CHECK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+
+/// A query is due for a turn after this many times what it has used.
+const USED_WEIGHT: u32 = 50;
+
+/// A query is due after no more.
+const DUE_AFTER_MAX: Duration = Duration::from_millis(150);
+
+/// The longest rest after a turn.
+const REST_MAX: Duration = Duration::from_millis(4);
 
 /// Turns for each processor without bulk writes. More than one, because queries also wait for the disk.
 const TURNS_PER_CORE: usize = 2;
 
-/// A connection that writes in bulk counts for so long after each write: the next one is on its way.
-const BULK_PAUSE: Duration = Duration::from_millis(10);
+/// After a bulk write the next one is expected for as long as the write took, and at least so long.
+const BULK_PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// At most so long.
+const BULK_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Bulk writes for each turn, if there are more than processors: queries keep a fifth.
 const BULK_WRITES_PER_TURN: usize = 4;
@@ -56,8 +72,8 @@ pub(crate) struct Turns {
     epoch: Instant,
     /// Bulk writes that run.
     writes: AtomicUsize,
-    /// When the last bulk write ended, in nanoseconds after `epoch`; 0 if none has.
-    write_ended: AtomicU64,
+    /// When the next bulk write is no longer expected, in nanoseconds after `epoch`.
+    writes_until: AtomicU64,
     queue: Mutex<TurnQueue>,
 }
 
@@ -67,17 +83,35 @@ struct TurnQueue {
     running: usize,
     /// Queries that wait for one, in order.
     waiting: VecDeque<Arc<WaitingQuery>>,
+    /// No turn is given before.
+    rest_until: Option<Instant>,
 }
 
 /// A query that waits for a turn.
 struct WaitingQuery {
     thread: Thread,
     has_turn: AtomicBool,
+    /// Queries get turns in the order of these.
+    due: Instant,
 }
 
 impl TurnQueue {
-    /// Gives free turns to the queries that have waited longest.
+    /// Returns how long no turn is given; `None` if one may be.
+    fn rest(&self) -> Option<Duration> {
+        let rest = self.rest_until?.saturating_duration_since(Instant::now());
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    fn add(&mut self, query: &Arc<WaitingQuery>) {
+        let at = self.waiting.partition_point(|other| other.due <= query.due);
+        self.waiting.insert(at, Arc::clone(query));
+    }
+
+    /// Gives free turns to the queries that are due first.
     fn grant(&mut self, limit: usize) {
+        if self.rest().is_some() {
+            return;
+        }
         while self.running < limit
             && let Some(next) = self.waiting.pop_front()
         {
@@ -90,6 +124,16 @@ impl TurnQueue {
     fn remove(&mut self, query: &Arc<WaitingQuery>) {
         self.waiting.retain(|other| !Arc::ptr_eq(other, query));
     }
+
+    /// Returns how long a query waits before it looks again.
+    fn wait_of(&self, query: &Arc<WaitingQuery>) -> Duration {
+        match self.waiting.front() {
+            Some(first) if Arc::ptr_eq(first, query) => {
+                self.rest().map_or(LOOK_EVERY, |rest| rest.min(LOOK_EVERY))
+            }
+            _ => CHECK_EVERY,
+        }
+    }
 }
 
 impl Turns {
@@ -100,7 +144,7 @@ impl Turns {
             thread_time,
             epoch: Instant::now(),
             writes: AtomicUsize::new(0),
-            write_ended: AtomicU64::new(0),
+            writes_until: AtomicU64::new(0),
             queue: Mutex::default(),
         }
     }
@@ -109,7 +153,10 @@ impl Turns {
     pub(crate) fn begin_write(&self, bytes: usize) -> Option<BulkWriteGuard<'_>> {
         (bytes >= BULK_BYTES).then(|| {
             self.writes.fetch_add(1, Ordering::Relaxed);
-            BulkWriteGuard(self)
+            BulkWriteGuard {
+                turns: self,
+                began: Instant::now(),
+            }
         })
     }
 
@@ -133,9 +180,7 @@ impl Turns {
         if running > 0 {
             return running;
         }
-        let ended = Duration::from_nanos(self.write_ended.load(Ordering::Relaxed));
-        let is_recent = !ended.is_zero() && self.epoch.elapsed() < ended + BULK_PAUSE;
-        usize::from(is_recent)
+        usize::from(nanos(self.epoch.elapsed()) < self.writes_until.load(Ordering::Relaxed))
     }
 
     /// Returns how many queries may have a turn now.
@@ -150,24 +195,33 @@ impl Turns {
         limit.max(1)
     }
 
-    /// Waits for a turn. False if the query runs without one after [`WAIT_MAX`].
-    fn enter(&self, check_interrupt: &dyn Fn() -> Result<()>) -> Result<bool> {
+    /// True if bulk writes leave over a single turn: their background work and the clients need processors, too.
+    fn is_single(&self) -> bool {
+        self.bulk_writes() > 0 && self.limit() == 1
+    }
+
+    /// Waits for a turn of a query that has used `used`. False if the query runs without one after [`WAIT_MAX`].
+    fn enter(&self, used: Duration, check_interrupt: &dyn Fn() -> Result<()>) -> Result<bool> {
+        let now = Instant::now();
         let own = Arc::new(WaitingQuery {
             thread: std::thread::current(),
             has_turn: AtomicBool::new(false),
+            due: now + used.saturating_mul(USED_WEIGHT).min(DUE_AFTER_MAX),
         });
-        {
-            let mut queue = self.lock();
-            queue.waiting.push_back(Arc::clone(&own));
-            queue.grant(self.limit());
-        }
-        let until = Instant::now() + WAIT_MAX;
+        self.lock().add(&own);
+        let until = now + WAIT_MAX;
         let mut checked = Ok(());
-        while !own.has_turn.load(Ordering::Acquire) && checked.is_ok() && Instant::now() < until {
-            std::thread::park_timeout(CHECK_EVERY);
+        loop {
+            let wait = {
+                let mut queue = self.lock();
+                queue.grant(self.limit());
+                queue.wait_of(&own)
+            };
+            if own.has_turn.load(Ordering::Acquire) || checked.is_err() || Instant::now() >= until {
+                break;
+            }
+            std::thread::park_timeout(wait);
             checked = check_interrupt();
-            // A pause of bulk writes ends without an event.
-            self.lock().grant(self.limit());
         }
         let mut queue = self.lock();
         queue.remove(&own);
@@ -177,17 +231,25 @@ impl Turns {
             Ok(()) => Ok(has_turn),
             Err(interrupt) => {
                 if has_turn {
-                    self.leave();
+                    self.leave(Duration::ZERO);
                 }
                 Err(interrupt)
             }
         }
     }
 
-    /// Ends a turn.
-    fn leave(&self) {
+    /// Ends a turn after the time it took.
+    fn leave(&self, took: Duration) {
+        let is_single = self.is_single();
         let mut queue = self.lock();
         queue.running = queue.running.saturating_sub(1);
+        if is_single && !queue.waiting.is_empty() {
+            queue.rest_until = Some(Instant::now() + took.min(REST_MAX));
+            // It waits until the rest is over.
+            if let Some(first) = queue.waiting.front() {
+                first.thread.unpark();
+            }
+        }
         queue.grant(self.limit());
     }
 
@@ -210,13 +272,19 @@ impl std::fmt::Debug for Turns {
 }
 
 /// Counts a bulk write while it lives.
-pub(crate) struct BulkWriteGuard<'a>(&'a Turns);
+pub(crate) struct BulkWriteGuard<'a> {
+    turns: &'a Turns,
+    began: Instant,
+}
 
 impl Drop for BulkWriteGuard<'_> {
     fn drop(&mut self) {
-        let now = nanos(self.0.epoch.elapsed());
-        self.0.write_ended.store(now.max(1), Ordering::Relaxed);
-        self.0.writes.fetch_sub(1, Ordering::Relaxed);
+        let took = self.began.elapsed();
+        let until = self.turns.epoch.elapsed() + took.clamp(BULK_PAUSE_MIN, BULK_PAUSE_MAX);
+        self.turns
+            .writes_until
+            .fetch_max(nanos(until), Ordering::Relaxed);
+        self.turns.writes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -233,7 +301,10 @@ struct TurnState {
 
 struct TurnProgress {
     phase: TurnPhase,
-    has_turn: bool,
+    /// When its turn began, if it has one.
+    turn: Option<Instant>,
+    /// What it has used, as it counts for its next turn.
+    used: Duration,
 }
 
 /// The phase of an operation.
@@ -260,8 +331,13 @@ impl Turn {
             turns: Arc::clone(turns),
             look_at: AtomicU64::new(nanos(now + SHORT)),
             progress: Mutex::new(TurnProgress {
-                phase: TurnPhase::New,
-                has_turn: false,
+                // Beside bulk writes its time counts from the beginning.
+                phase: match turns.bulk_writes() {
+                    0 => TurnPhase::New,
+                    _ => TurnPhase::Short((turns.thread_time)()),
+                },
+                turn: None,
+                used: Duration::ZERO,
             }),
         })))
     }
@@ -327,17 +403,17 @@ impl TurnState {
                     return Ok(());
                 }
             }
-            TurnPhase::Long if progress.has_turn && !self.turns.is_requested() => {
+            TurnPhase::Long if progress.turn.is_some() && !self.turns.is_requested() => {
                 self.look_after(now + SLICE);
                 return Ok(());
             }
             TurnPhase::Long => {}
         }
-        if std::mem::take(&mut progress.has_turn) {
-            self.turns.leave();
-        }
+        let took = progress.leave(&self.turns).unwrap_or(SHORT);
+        progress.used += took;
         progress.phase = TurnPhase::Long;
-        progress.has_turn = self.turns.enter(check_interrupt)?;
+        let has_turn = self.turns.enter(progress.used, check_interrupt)?;
+        progress.turn = has_turn.then(Instant::now);
         self.look_after(clock() + SLICE);
         Ok(())
     }
@@ -345,9 +421,16 @@ impl TurnState {
     fn leave(&self, phase: TurnPhase) {
         let mut progress = self.lock();
         progress.phase = phase;
-        if std::mem::take(&mut progress.has_turn) {
-            self.turns.leave();
-        }
+        progress.leave(&self.turns);
+    }
+}
+
+impl TurnProgress {
+    /// Ends the turn, if there is one. Returns how long it took.
+    fn leave(&mut self, turns: &Turns) -> Option<Duration> {
+        let took = self.turn.take()?.elapsed();
+        turns.leave(took);
+        Some(took)
     }
 }
 
@@ -466,13 +549,74 @@ mod tests {
         assert_eq!(turns.counts(), (0, 0));
     }
 
+    fn waiting(due: Instant) -> Arc<WaitingQuery> {
+        Arc::new(WaitingQuery {
+            thread: std::thread::current(),
+            has_turn: AtomicBool::new(false),
+            due,
+        })
+    }
+
+    #[test]
+    fn turns_are_given_in_the_order_in_which_they_are_due() {
+        let now = Instant::now();
+        let queries: Vec<_> = [3, 1, 2, 1]
+            .map(|due| waiting(now + due * SLICE))
+            .into_iter()
+            .collect();
+        let mut queue = TurnQueue::default();
+        queries.iter().for_each(|query| queue.add(query));
+        let mut order = Vec::new();
+        for limit in 1..=4 {
+            queue.grant(limit);
+            let has_turn = |query: &Arc<WaitingQuery>| query.has_turn.load(Ordering::Relaxed);
+            let next = (0..4).find(|at| has_turn(&queries[*at]) && !order.contains(at));
+            order.extend(next);
+        }
+        assert_eq!(order, [1, 3, 2, 0]);
+    }
+
+    #[test]
+    fn no_turn_is_given_during_a_rest() {
+        let mut queue = TurnQueue::default();
+        let (first, second) = (waiting(Instant::now()), waiting(Instant::now() + SLICE));
+        queue.add(&first);
+        queue.add(&second);
+        queue.rest_until = Some(Instant::now() + WAIT_MAX);
+        queue.grant(1);
+        assert_eq!((queue.running, queue.waiting.len()), (0, 2));
+        assert!(queue.wait_of(&first) <= LOOK_EVERY);
+        assert_eq!(queue.wait_of(&second), CHECK_EVERY);
+        queue.rest_until = Some(Instant::now());
+        queue.grant(1);
+        assert_eq!((queue.running, queue.waiting.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_turn_rests_only_beside_bulk_writes_and_queries_that_wait() {
+        let rests = |writes: usize, others: usize| {
+            let turns = turns(2);
+            let _writes: Vec<_> = (0..writes).map(|_| turns.begin_write(BULK_BYTES)).collect();
+            turns.lock().running = 1;
+            // It holds another turn, so none is left for those that wait.
+            turns.lock().running += turns.limit();
+            (0..others).for_each(|_| turns.lock().add(&waiting(Instant::now())));
+            turns.leave(SLICE);
+            turns.lock().rest_until.is_some()
+        };
+        assert!(!rests(0, 1));
+        assert!(!rests(1, 0));
+        assert!(rests(1, 1));
+        assert!(!rests(8, 1), "there are two turns");
+    }
+
     #[test]
     fn an_interrupted_query_stops_waiting() {
         let turns = turns(1);
         let _write = turns.begin_write(BULK_BYTES);
         let first = Query::long(&turns);
         let interrupt = || Err(Error::new(ErrorCode::Interrupted, "killed"));
-        let error = turns.enter(&interrupt).expect_err("killed");
+        let error = turns.enter(SHORT, &interrupt).expect_err("killed");
         assert_eq!(error.code, ErrorCode::Interrupted);
         assert_eq!(turns.counts(), (1, 0));
         drop(first.turn.guard());
@@ -498,7 +642,7 @@ mod tests {
         let write = turns.begin_write(BULK_BYTES);
         assert!(turns.are_scarce());
         drop(write);
-        std::thread::sleep(BULK_PAUSE);
+        std::thread::sleep(BULK_PAUSE_MIN);
         assert!(!turns.are_scarce());
         let _queries = [Query::long(&turns), Query::long(&turns)];
         assert!(turns.are_scarce());
