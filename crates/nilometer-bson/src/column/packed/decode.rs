@@ -114,7 +114,7 @@ impl DifferenceReader for RiceCodes<'_> {
             let (now, behind) = std::mem::take(&mut numbers).split_at_mut(count);
             match self.chunk.narrow() {
                 Some(narrow) => {
-                    // RunningSums of bytes are vectorised.
+                    // Running sums of bytes are vectorised.
                     let mut steps = [0_i8; CHUNK];
                     for (step, code) in steps.iter_mut().zip(narrow) {
                         *step = (code >> 1) as i8 ^ -((code & 1) as i8);

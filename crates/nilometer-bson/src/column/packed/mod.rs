@@ -100,7 +100,7 @@ struct PackedHeader {
 /// A packed column whose codes were not read yet.
 struct PackedColumn<'a> {
     head: PackedHeader,
-    /// SumInteger of codes: values after the literal.
+    /// Number of codes: values after the literal.
     count: usize,
     /// Parameter of the Rice codes; `None` for sparse codes.
     parameter: Option<u32>,

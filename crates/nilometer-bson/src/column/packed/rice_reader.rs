@@ -1,6 +1,6 @@
 //! Decoding of Rice codes in chunks.
 //!
-//! UnaryByte codes are decoded by a table lookup per byte: the quotients that end in it, and the zeros
+//! Unary codes are decoded by a table lookup per byte: the quotients that end in it, and the zeros
 //! carried to the next byte. The position of outliers is found by counting those before them.
 
 use super::rice::{QUOTIENT_MAX, read_remainders, window};
@@ -60,7 +60,7 @@ impl CodeChunk {
 /// Decoded form of a byte of unary codes.
 #[derive(Clone, Copy)]
 struct UnaryByte {
-    /// SumInteger of zeros before each of its ones, one byte each, the first lowest.
+    /// Number of zeros before each of its ones, one byte each, the first lowest.
     zeros: u64,
     ones: u8,
     /// Zeros after the last one.
@@ -104,7 +104,7 @@ pub(super) struct RiceReader<'a> {
     quotients: &'a [u8],
     outliers: &'a [u8],
     parameter: u32,
-    /// SumInteger of values left.
+    /// Number of values left.
     left: usize,
     /// Quotients decoded but not used yet, and their number.
     buffered: [u8; CHUNK + BYTE_QUOTIENTS_MAX],

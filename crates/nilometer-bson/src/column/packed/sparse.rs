@@ -36,13 +36,13 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], bytes_max: usize) -> Opti
 #[derive(Clone)]
 pub(super) struct SparseReader<'a> {
     bytes: &'a [u8],
-    /// SumInteger of values other than zero after the next one.
+    /// Number of values other than zero after the next one.
     nonzero_left: u64,
     /// Zeros before the next value other than zero.
     zeros: usize,
     /// All remaining values are zero.
     is_rest_zero: bool,
-    /// SumInteger of values left.
+    /// Number of values left.
     left: usize,
 }
 
