@@ -220,10 +220,19 @@ impl<O: RowOrder> RunSource<O> {
     }
 }
 
+/// A run that is merged.
+struct MergedRun<O: RowOrder> {
+    /// Its next document.
+    next: KeyedRow<O>,
+    source: RunSource<O>,
+    /// Its place in the input.
+    place: usize,
+}
+
 /// Merges sorted runs while reading them. Equal keys are returned in run order, which is input order.
 struct Merge<O: RowOrder> {
-    /// Each run with its next document; exhausted runs are removed.
-    runs: Vec<(KeyedRow<O>, RunSource<O>)>,
+    /// Ordered by their next documents, the least at the end; exhausted runs are removed.
+    runs: Vec<MergedRun<O>>,
 }
 
 impl<O: RowOrder> Merge<O> {
@@ -235,31 +244,40 @@ impl<O: RowOrder> Merge<O> {
         with.memory.hold(runs.len() * BUFFER_BYTES)?;
         let sources = runs.into_iter().map(RunSource::File);
         let sources = sources.chain([RunSource::Memory(rest.into_iter())]);
-        let mut runs = Vec::new();
-        for mut source in sources {
-            if let Some(first) = source.next(with)? {
-                runs.push((first, source));
+        let mut merge = Self { runs: Vec::new() };
+        for (place, mut source) in sources.enumerate() {
+            if let Some(next) = source.next(with)? {
+                let run = MergedRun {
+                    next,
+                    source,
+                    place,
+                };
+                merge.insert(run, with);
             }
         }
-        Ok(Self { runs })
+        Ok(merge)
+    }
+
+    /// Inserts a run in order: the number of comparisons grows with the logarithm of that of the runs.
+    fn insert(&mut self, run: MergedRun<O>, with: &Reading<'_, '_, O>) {
+        let at = self.runs.partition_point(|other| {
+            let by_key = with.order.compare(&other.next.0, &run.next.0, with.cx);
+            by_key.then(other.place.cmp(&run.place)).is_gt()
+        });
+        self.runs.insert(at, run);
     }
 
     fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<KeyedRow<O>>> {
-        let least = self.runs.iter().enumerate().reduce(|best, candidate| {
-            match with.order.compare(&candidate.1.0.0, &best.1.0.0, with.cx) {
-                Ordering::Less => candidate,
-                _ => best,
+        let Some(mut run) = self.runs.pop() else {
+            return Ok(None);
+        };
+        let given = match run.source.next(with)? {
+            Some(next) => {
+                let given = std::mem::replace(&mut run.next, next);
+                self.insert(run, with);
+                given
             }
-        });
-        let Some(at) = least.map(|(at, _)| at) else {
-            return Ok(None);
-        };
-        let Some((entry, source)) = self.runs.get_mut(at) else {
-            return Ok(None);
-        };
-        let given = match source.next(with)? {
-            Some(next) => std::mem::replace(entry, next),
-            None => self.runs.remove(at).0,
+            None => run.next,
         };
         with.memory.release(heap_bytes(with.order, &given));
         Ok(Some(given))
