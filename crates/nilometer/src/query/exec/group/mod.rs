@@ -42,7 +42,7 @@ use std::cmp::Ordering;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nilometer_bson::order::compare_with;
+use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use self::bucket_runs::RunReader;
@@ -56,10 +56,10 @@ use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
 use super::{BlockSelection, BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::error::Result;
+use crate::eval::EvalContext;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
 use crate::eval::sort_key::SortPattern;
-use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{CountedSource, GroupSide, PhysicalGroup};
@@ -309,18 +309,21 @@ impl Finished {
 struct ByKey;
 
 impl RowOrder for ByKey {
-    type Key = Value;
+    /// Bytes in the order of the keys: each is compared many times.
+    type Key = Box<[u8]>;
 
-    fn key(&self, row: &Document, _: &ExecContext<'_>) -> Result<Value> {
-        Ok(output::group_of(row.as_ref())?.0.to_value())
+    fn key(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Box<[u8]>> {
+        let mut key = KeyBuilder::with_collator(KeyOrder::ASCENDING, cx.eval.collator);
+        key.push(output::group_of(row.as_ref())?.0);
+        Ok(key.bytes().into())
     }
 
-    fn compare(&self, a: &Value, b: &Value, cx: &ExecContext<'_>) -> Ordering {
-        compare_with(a.as_ref(), b.as_ref(), cx.eval.collator)
+    fn compare(&self, a: &Box<[u8]>, b: &Box<[u8]>, _: &ExecContext<'_>) -> Ordering {
+        a.cmp(b)
     }
 
-    fn key_bytes(&self, key: &Value) -> usize {
-        memory_bytes(key)
+    fn key_bytes(&self, key: &Box<[u8]>) -> usize {
+        key.len()
     }
 }
 
@@ -328,8 +331,8 @@ impl RowOrder for ByKey {
 struct Merged {
     rows: RowMaker,
     sorted: Sorted<ByKey>,
-    /// The first part of the next group.
-    waiting: Option<(Value, Document)>,
+    /// The first part of the next group, after the bytes of its key.
+    waiting: Option<(Box<[u8]>, Document)>,
     /// Counts the group being merged and the documents returned last.
     results: MemoryGauge,
 }
@@ -339,8 +342,9 @@ impl Merged {
         let mut out = RowBatch::default();
         self.results.clear();
         while !out.is_full()
-            && let Some((key, part)) = self.waiting.take()
+            && let Some((order, part)) = self.waiting.take()
         {
+            let key = output::group_of(part.as_ref())?.0.to_value();
             let fields = self.rows.fields().iter();
             let states = fields.map(|(_, spec)| spec.new_state(&key, &cx.eval));
             let mut states = states.collect::<Result<Vec<AccumulatorState>>>()?;
@@ -350,9 +354,7 @@ impl Merged {
             loop {
                 self.waiting = self.sorted.next(cx)?;
                 match self.waiting.take() {
-                    Some((next, part))
-                        if compare_with(next.as_ref(), key.as_ref(), cx.eval.collator).is_eq() =>
-                    {
+                    Some((next, part)) if next == order => {
                         self.add_part(&key, &part, &mut states, &mut held, cx)?;
                     }
                     other => {

@@ -7,7 +7,7 @@ use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use crate::error::ErrorCode;
-use crate::eval::memory_bytes;
+use crate::eval::{Collation, memory_bytes};
 use crate::query::exec::testing::{
     MemoryCollections, MemoryRecords, executor_with, operation, run_spilling, run_stages, run_with,
     settings,
@@ -269,6 +269,42 @@ fn many_groups_of_many_parts() {
         };
         let found = run_spilling(&stages, documents.clone(), limits, folder.path()).unwrap();
         assert!(found == expected, "{group_bytes_max}");
+    }
+}
+
+#[test]
+fn groups_on_disk_follow_the_collation() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |at: i32| match at % 8 {
+        0 => Value::from("a1"),
+        1 => "A1".into(),
+        2 => "a".repeat(at as usize % 3 + 1).into(),
+        3 => doc! {"x": "b"}.into(),
+        4 => doc! {"x": "B"}.into(),
+        5 => array!["c", 1],
+        6 => array!["C", 1.0],
+        _ => Value::Double(f64::from(at % 5)),
+    };
+    let documents: Vec<Document> = (0..500).map(|at| doc! {"_id": at, "k": key(at)}).collect();
+    let group = doc! {"_id": "$k", "first": doc! {"$first": "$_id"}, "all": doc! {"$push": "$_id"}};
+    let stages = array![doc! {"$group": group}, doc! {"$sort": doc! {"first": 1}}];
+    let collation = doc! {"locale": "en", "strength": 2};
+    let collation = Collation::parse(collation.as_ref(), "").unwrap();
+    let grouped = |group_bytes_max| {
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents.clone())));
+        let limits = ExecLimits {
+            group_bytes_max,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(PlanOptions::default(), limits);
+        settings.spill = Some(folder.path().into());
+        settings.plan.collator = collation.shared();
+        run_with(&MemoryCollections::of(source), &stages, settings).unwrap()
+    };
+    let expected = grouped(u64::MAX);
+    assert_eq!(expected.len(), 11);
+    for group_bytes_max in [1, 1000, 5000] {
+        assert!(grouped(group_bytes_max) == expected, "{group_bytes_max}");
     }
 }
 
