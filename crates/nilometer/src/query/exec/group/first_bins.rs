@@ -112,12 +112,13 @@ impl Frontier {
         }
     }
 
-    /// Notes the extremes of the first bins in a table that holds nothing but measurements of the result.
-    pub(super) fn note_extremes(&mut self, table: &Table) {
-        if self.edge().is_some()
-            && let Some(extremes) = &mut self.extremes
-        {
-            extremes.note(&self.known, table);
+    /// Notes now and then, after a batch was added to a table, the extremes of the first bins there. The table holds nothing but
+    /// measurements of the result.
+    pub(super) fn note_batch(frontier: Option<&mut Self>, table: &Table) {
+        let Some(frontier) = frontier else { return };
+        let is_full = frontier.edge().is_some();
+        if let Some(extremes) = &mut frontier.extremes {
+            extremes.note_batch(is_full.then_some(&frontier.known), table);
         }
     }
 

@@ -67,9 +67,6 @@ use crate::query::planner::physical::{CountedSource, GroupSide, PhysicalGroup};
 /// Stage name for memory errors.
 const NAME: &str = "$group";
 
-/// Batches after which the extremes of the first bins are looked up.
-const EXTREMES_EVERY: usize = if cfg!(test) { 2 } else { 4 };
-
 /// Bytes counted for a group in addition to key and states.
 const GROUP_OVERHEAD: usize = 64;
 
@@ -160,11 +157,7 @@ impl Group {
             let Some(batch) = part else { continue };
             table.add(batch, &self.plan, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
-            if gathered % EXTREMES_EVERY == 0
-                && let Some(frontier) = &mut frontier
-            {
-                frontier.note_extremes(&table);
-            }
+            Frontier::note_batch(frontier.as_mut(), &table);
             if let Some(parallel) = &parallel
                 && gathered >= parallel.batches_before()
             {
@@ -466,7 +459,6 @@ impl Table {
     ) -> Result<Self> {
         let mut table = Self::new(&plan.stage, cx);
         let mut blocks = BlockGroup::new(&plan.stage);
-        let mut added = 0;
         for batch in batches {
             cx.operation.check_interrupt()?;
             let part = Frontier::part_of(frontier.as_deref_mut(), batch, deferred, cx)?;
@@ -482,12 +474,7 @@ impl Table {
                     }
                 }
             }
-            added += 1;
-            if added % EXTREMES_EVERY == 0
-                && let Some(frontier) = frontier.as_deref_mut()
-            {
-                frontier.note_extremes(&table);
-            }
+            Frontier::note_batch(frontier.as_deref_mut(), &table);
         }
         Ok(table)
     }

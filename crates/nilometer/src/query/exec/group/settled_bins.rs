@@ -24,12 +24,17 @@ use crate::query::source::ColumnName;
 /// First bins whose extremes are noted, and groups of a table that is searched for them.
 const GROUPS_MAX: usize = 64;
 
+/// Batches after which the extremes of the first bins are looked up.
+const BATCHES: usize = if cfg!(test) { 2 } else { 4 };
+
 /// The extremes of the first bins known so far: some of them, or of measurements that are among others in the group.
 #[derive(Clone)]
 pub(super) struct Extremes {
     aggregate: Arc<BoundsAggregate>,
     /// A value for each accumulator.
     of_bins: BTreeMap<i64, Vec<Value>>,
+    /// Batches since they were looked up.
+    batches: usize,
 }
 
 impl Extremes {
@@ -46,11 +51,23 @@ impl Extremes {
         may.then(|| Self {
             aggregate: Arc::clone(aggregate),
             of_bins: BTreeMap::new(),
+            batches: 0,
         })
     }
 
-    /// Notes the extremes of bins in a table.
-    pub(super) fn note(&mut self, bins: &BTreeSet<i64>, table: &Table) {
+    /// Counts a batch that was added to a table, and notes the extremes of `bins` there after a few. `None`: not all bins are known.
+    pub(super) fn note_batch(&mut self, bins: Option<&BTreeSet<i64>>, table: &Table) {
+        self.batches += 1;
+        if self.batches < BATCHES {
+            return;
+        }
+        self.batches = 0;
+        if let Some(bins) = bins {
+            self.note(bins, table);
+        }
+    }
+
+    fn note(&mut self, bins: &BTreeSet<i64>, table: &Table) {
         if table.keys.len() > GROUPS_MAX {
             return;
         }
@@ -94,7 +111,11 @@ impl Extremes {
     }
 
     /// True if no value of a block lies beyond the extremes of any of these bins.
-    pub(super) fn bound(&self, bins: impl Iterator<Item = i64>, block: &MeasurementBlock) -> bool {
+    pub(super) fn bound(
+        &self,
+        mut bins: impl Iterator<Item = i64>,
+        block: &MeasurementBlock,
+    ) -> bool {
         let bounds = self.aggregate.inputs.iter().map(|input| {
             let (BoundsInput::Min(name) | BoundsInput::Max(name)) = input else {
                 return None;
@@ -116,7 +137,7 @@ impl Extremes {
                 })
             })
         };
-        bins.into_iter().all(is_within)
+        bins.all(is_within)
     }
 }
 
