@@ -123,7 +123,7 @@ impl Frontier {
     }
 
     /// True if the measurements of a block change none of the first bins, by its header.
-    fn is_settled(&self, block: &MeasurementBlock) -> Result<bool> {
+    fn is_settled(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<bool> {
         let (Some(extremes), Some(length)) = (&self.extremes, self.first.bins.length_ms()) else {
             return Ok(false);
         };
@@ -153,7 +153,7 @@ impl Frontier {
             true => (nearest <= *last, self.known.range(..=nearest)),
             false => (nearest >= *first, self.known.range(nearest..)),
         };
-        let is_settled = is_known && extremes.bound(bins.copied(), block);
+        let is_settled = is_known && extremes.bound(bins.copied(), block, cx);
         #[cfg(test)]
         if is_settled {
             cov_mark::hit!(settled_bins);
@@ -174,7 +174,7 @@ impl Frontier {
         };
         // The header is asked first: to select measurements, their times are read.
         if let Some(frontier) = &frontier {
-            block = match frontier.part_by_header(block)? {
+            block = match frontier.part_by_header(block, cx)? {
                 ControlFlow::Continue(Some(block)) => block,
                 ControlFlow::Continue(None) => return Ok(ControlFlow::Continue(None)),
                 ControlFlow::Break(()) => return Ok(ControlFlow::Break(())),
@@ -195,6 +195,7 @@ impl Frontier {
     pub(super) fn part_by_header(
         &self,
         block: MeasurementBlock,
+        cx: &ExecContext<'_>,
     ) -> Result<PartOf<MeasurementBlock>> {
         let bins = &self.first.bins;
         let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
@@ -219,7 +220,7 @@ impl Frontier {
         {
             return Ok(ControlFlow::Continue(None));
         }
-        if self.is_settled(&block)? {
+        if self.is_settled(&block, cx)? {
             return Ok(ControlFlow::Continue(None));
         }
         Ok(ControlFlow::Continue(Some(block)))

@@ -140,7 +140,7 @@ fn key(
 }
 
 /// Returns the least and greatest value of a field, missing if no measurement has it; `None` if the header does not suffice.
-fn bounds<'b>(
+pub(super) fn bounds<'b>(
     aggregate: &BoundsAggregate,
     name: &ColumnName,
     block: &'b MeasurementBlock,

@@ -160,7 +160,7 @@ impl ParallelGroup {
                 Err(error) => break Err(error),
             };
             match (&frontier, batch) {
-                (Some(frontier), Batch::Block(block)) => match frontier.part_by_header(block) {
+                (Some(frontier), Batch::Block(block)) => match frontier.part_by_header(block, cx) {
                     Ok(ControlFlow::Break(())) => break Ok(()),
                     Ok(ControlFlow::Continue(block)) => batches.extend(block.map(Batch::Block)),
                     Err(error) => break Err(error),

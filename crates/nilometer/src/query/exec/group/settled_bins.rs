@@ -15,11 +15,11 @@ use std::sync::Arc;
 use nilometer_bson::order::compare;
 use nilometer_bson::{Value, ValueRef};
 
-use super::Table;
+use super::{Table, from_bounds};
 use crate::eval::accumulator::AccumulatorState;
 use crate::query::batch::MeasurementBlock;
+use crate::query::exec::ExecContext;
 use crate::query::planner::physical::{BoundsAggregate, BoundsInput, KeyPart, PhysicalGroup};
-use crate::query::source::ColumnName;
 
 /// First bins whose extremes are noted, and groups of a table that is searched for them.
 const GROUPS_MAX: usize = 64;
@@ -115,12 +115,13 @@ impl Extremes {
         &self,
         mut bins: impl Iterator<Item = i64>,
         block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
     ) -> bool {
         let bounds = self.aggregate.inputs.iter().map(|input| {
             let (BoundsInput::Min(name) | BoundsInput::Max(name)) = input else {
                 return None;
             };
-            let (min, max) = bounds_of(name, block)?;
+            let (min, max) = from_bounds::bounds(&self.aggregate, name, block, cx)?;
             let is_max = matches!(input, BoundsInput::Max(_));
             Some((input, if is_max { max } else { min }))
         });
@@ -166,17 +167,4 @@ fn goes_beyond(input: &BoundsInput, value: ValueRef<'_>, known: ValueRef<'_>) ->
 fn is_comparable(one: ValueRef<'_>, other: ValueRef<'_>) -> bool {
     let is_date = |value| matches!(value, ValueRef::DateTime(_));
     one.is_number() && other.is_number() || is_date(one) && is_date(other)
-}
-
-/// Returns the least and the greatest value of a field, missing if no measurement has it; `None` if the header does not tell.
-fn bounds_of<'b>(
-    name: &ColumnName,
-    block: &'b MeasurementBlock,
-) -> Option<(ValueRef<'b>, ValueRef<'b>)> {
-    if !block.shape.fields.contains(name.as_str()) {
-        return Some((ValueRef::Missing, ValueRef::Missing));
-    }
-    let (min, max) = name.bounds_of(&*block.bucket);
-    let is_nothing = min.is_missing() && max.is_missing();
-    (is_nothing || is_comparable(min, max)).then_some((min, max))
 }
