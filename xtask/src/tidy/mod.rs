@@ -20,6 +20,8 @@ use crate::process::{Outcome, root};
 const FILE_LINES_MAX: usize = 800;
 /// Lines of a function from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Bytes of a file, text or not: twice the largest picture. Programs and recordings of profilers are larger.
+const FILE_BYTES_MAX: u64 = 512 << 10;
 /// The shortest reason worth writing.
 const REASON_CHARS_MIN: usize = 15;
 
@@ -49,7 +51,7 @@ pub(crate) struct Violation {
 
 /// Runs every check and prints the violations.
 pub(crate) fn run() -> Outcome {
-    let files = files(&root())?;
+    let files = files(&root(), &is_text)?;
     let violations = check_all(&files)?;
     if violations.is_empty() {
         println!("tidy: {} files, no violations", files.len());
@@ -68,7 +70,7 @@ pub(crate) fn run() -> Outcome {
 
 /// Removes white space at the end of lines and adds the line end at the end of a file.
 pub(crate) fn fix() -> Outcome {
-    for file in files(&root())? {
+    for file in files(&root(), &is_text)? {
         let failed = |e: std::io::Error| format!("{}: {e}", file.display());
         let text = std::fs::read_to_string(&file).map_err(failed)?;
         let fixed = with_clean_line_ends(&text);
@@ -119,6 +121,7 @@ fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
             message,
         }));
     }
+    violations.extend(large_files(&base)?);
     let sources = "crates/nilometer/src";
     let tree = Crate::load(&base.join(sources))?;
     let found = layers::check(&tree, layers::LAYERED).into_iter();
@@ -130,8 +133,25 @@ fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
     Ok(violations)
 }
 
-/// All text files under `folder`, sorted, without built and fetched ones.
-fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+/// The files under `folder` that are too large for a repository.
+fn large_files(folder: &Path) -> Outcome<Vec<Violation>> {
+    let mut found = Vec::new();
+    for path in files(folder, &|_, _| true)? {
+        let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if length > FILE_BYTES_MAX {
+            let path = path.strip_prefix(folder).unwrap_or(&path);
+            found.push(Violation {
+                path: path.to_string_lossy().replace('\\', "/"),
+                line: 1,
+                message: format!("{length} bytes, at most {FILE_BYTES_MAX}"),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// All files under `folder` that are `wanted` by path and name, sorted, without built and fetched ones.
+fn files(folder: &Path, wanted: &dyn Fn(&Path, &str) -> bool) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries {
@@ -145,9 +165,9 @@ fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
             .into_owned();
         if path.is_dir() {
             if !NOT_OURS.contains(&name.as_str()) {
-                found.extend(files(&path)?);
+                found.extend(files(&path, wanted)?);
             }
-        } else if is_text(&path, &name) {
+        } else if wanted(&path, &name) {
             found.push(path);
         }
     }
@@ -271,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_house_is_tidy() {
-        let files = files(&root()).expect("readable");
+        let files = files(&root(), &is_text).expect("readable");
         let violations = check_all(&files).expect("readable");
         let lines: Vec<String> = violations
             .iter()
@@ -300,6 +320,24 @@ mod tests {
             assert_eq!(check_rust(path, &fits).len(), 0);
             assert_eq!(check_rust(path, &more).len(), 1);
         }
+    }
+
+    #[test]
+    fn a_program_is_too_large() {
+        let folder = std::env::temp_dir().join(format!("tidy-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("target")).expect("writable");
+        for (name, bytes) in [
+            ("fits", FILE_BYTES_MAX),
+            ("program", FILE_BYTES_MAX + 1),
+            ("target/built", FILE_BYTES_MAX + 1),
+        ] {
+            let file = std::fs::File::create(folder.join(name)).expect("writable");
+            file.set_len(bytes).expect("writable");
+        }
+        let found = large_files(&folder).expect("readable");
+        std::fs::remove_dir_all(&folder).expect("removable");
+        let paths: Vec<&str> = found.iter().map(|found| found.path.as_str()).collect();
+        assert_eq!(paths, ["program"]);
     }
 
     #[test]
