@@ -118,9 +118,12 @@ impl StoredBucketSource {
                     BucketEntries::Newest(_) => nilometer_storage::Direction::Backward,
                     _ => nilometer_storage::Direction::Forward,
                 };
-                timeseries
-                    .reader
-                    .latest_candidates(collection, &scan.index, *components, direction)
+                timeseries.reader.latest_candidates(
+                    collection,
+                    &scan.index,
+                    (*components, direction),
+                    &|| true,
+                )
             }
         };
         let dropped = || {

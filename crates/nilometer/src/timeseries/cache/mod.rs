@@ -4,6 +4,7 @@
 //! scan ─► sealed_lists ─► opened buckets ─► columns of the query
 //!         latest_lists      │
 //! plan ─► series_lists      │
+//!         index_entries     │      of small indexes
 //! scan ─► summary_blocks ───┤   headers and totals, many buckets in a block
 //! seal ─► prefetch queue    └─ interner: ids of metadata and constants, names of columns
 //! ```
@@ -14,6 +15,7 @@
 //! Does not read storage and does not decide which buckets a query reads: that is [`super::scan`].
 
 pub(crate) mod bucket_cache;
+pub(crate) mod index_entries;
 pub(crate) mod interner;
 pub(crate) mod latest_bucket_list;
 pub(crate) mod opened_bucket;
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use super::format::keyspaces::BucketKeyspaces;
 
 use bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
+use index_entries::{INDEX_ENTRIES_BYTES_MAX, IndexEntriesCache};
 use interner::{INTERNER_BYTES_MAX, Interner};
 use latest_bucket_list::{LATEST_LIST_BYTES_MAX, LatestBucketLists};
 use prefetch::PrefetchQueue;
@@ -34,7 +37,7 @@ use sealed_bucket_list::{SEALED_LIST_BYTES_MAX, SealedBucketLists};
 use series_list::{SERIES_LIST_BYTES_MAX, SeriesLists};
 use summary_blocks::{SUMMARY_BYTES_MAX, SummaryBlocks};
 
-/// The lists of latest buckets, and those of series, each take at most one part in this many of the limit of all lists.
+/// The lists of latest buckets, those of series, and entries of indexes, each take at most one part in this many of the limit of all lists.
 const LIST_SHARE: usize = 4;
 
 /// Memory of the parts of the cache, in bytes: in use, or allowed.
@@ -42,7 +45,7 @@ const LIST_SHARE: usize = 4;
 pub struct ReadCacheBytes {
     /// Opened buckets with their decoded columns.
     pub opened_buckets: usize,
-    /// Lists of sealed buckets, of the latest buckets of each series, and of series; summaries of buckets.
+    /// Lists of sealed buckets, of the latest buckets of each series, and of series; entries of indexes; summaries of buckets.
     pub bucket_lists: usize,
     /// Ids of metadata and constants, names of columns.
     pub interned: usize,
@@ -55,6 +58,7 @@ impl ReadCacheBytes {
         bucket_lists: SEALED_LIST_BYTES_MAX
             + LATEST_LIST_BYTES_MAX
             + SERIES_LIST_BYTES_MAX
+            + INDEX_ENTRIES_BYTES_MAX
             + SUMMARY_BYTES_MAX,
         interned: INTERNER_BYTES_MAX,
     };
@@ -66,6 +70,7 @@ pub struct ReadCache {
     pub(crate) sealed_lists: SealedBucketLists,
     pub(crate) latest_lists: LatestBucketLists,
     pub(crate) series_lists: SeriesLists,
+    pub(crate) index_entries: IndexEntriesCache,
     pub(crate) summary_blocks: SummaryBlocks,
     pub(crate) interner: Arc<Interner>,
     /// Buckets that were sealed lately, to be opened before a reader requests them.
@@ -80,6 +85,7 @@ impl ReadCache {
             sealed_lists: SealedBucketLists::default(),
             latest_lists: LatestBucketLists::default(),
             series_lists: SeriesLists::default(),
+            index_entries: IndexEntriesCache::default(),
             summary_blocks: SummaryBlocks::default(),
             interner: Arc::default(),
             prefetch,
@@ -94,9 +100,12 @@ impl ReadCache {
         let share = lists / LIST_SHARE;
         let latest = share.min(LATEST_LIST_BYTES_MAX);
         let series = share.min(SERIES_LIST_BYTES_MAX);
+        let entries = share.min(INDEX_ENTRIES_BYTES_MAX);
         self.latest_lists.set_bytes_max(latest);
         self.series_lists.set_bytes_max(series);
-        self.sealed_lists.set_bytes_max(lists - latest - series);
+        self.index_entries.set_bytes_max(entries);
+        self.sealed_lists
+            .set_bytes_max(lists - latest - series - entries);
         self.interner.set_bytes_max(limits.interned);
         self.set_opened_bytes_max(limits.opened_buckets);
     }
@@ -113,6 +122,7 @@ impl ReadCache {
             bucket_lists: self.sealed_lists.memory_bytes()
                 + self.latest_lists.memory_bytes()
                 + self.series_lists.memory_bytes()
+                + self.index_entries.memory_bytes()
                 + self.summary_blocks.memory_bytes(),
             interned: self.interner.memory_bytes(),
         }

@@ -201,7 +201,7 @@ pub(crate) enum BucketSelection {
 
 /// The buckets of an index in its order, read in chunks.
 pub struct IndexStream {
-    keyspace: KeyspaceId,
+    pub(super) keyspace: KeyspaceId,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
     /// The entries to return; `None` for all between `low` and `high`.
@@ -312,7 +312,8 @@ impl BucketReader {
             found.ids.extend(within);
             found.keys_examined = counted.keys_examined;
         } else {
-            let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
+            let view = self.index_view(&*snapshot, keyspace)?;
+            let mut entries = IndexIterator::new(&view, keyspace, wanted)?;
             while let Some((entry, _)) = entries.next()? {
                 let (_, id) = split(&entry)?;
                 if range.contains(id) {
@@ -349,7 +350,8 @@ impl BucketReader {
         let snapshot = self.engine.snapshot()?;
         let keyspace = index.stored.keyspace;
         let version = snapshot.version(keyspace);
-        let mut entries = IndexIterator::new(&*snapshot, keyspace, wanted)?;
+        let view = self.index_view(&*snapshot, keyspace)?;
+        let mut entries = IndexIterator::new(&view, keyspace, wanted)?;
         let (mut ids, mut count) = (Vec::new(), 0);
         loop {
             let is_within =

@@ -22,7 +22,7 @@ use crate::timeseries::cache::latest_bucket_list::LatestListKey;
 impl BucketReader {
     /// Returns the buckets that may hold the newest (`Backward`) or oldest (`Forward`) measurement of each combination of
     /// the first `components` values of a static index whose next component is the start, ascending. `None` if there are
-    /// more than [`CANDIDATES_MAX`].
+    /// more than [`CANDIDATES_MAX`], or if they were not found while it `goes_on`.
     ///
     /// The bucket with the last start holds a measurement at or after that start; another bucket holds one as late only
     /// if it starts less than a span earlier. The bucket with the first start holds a measurement less than a span after
@@ -31,8 +31,8 @@ impl BucketReader {
         &self,
         collection: &Collection,
         index: &BucketIndex,
-        components: usize,
-        direction: Direction,
+        (components, direction): (usize, Direction),
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<BucketCandidates>> {
         let Some(options) = &collection.timeseries else {
             return Ok(Some(BucketCandidates::default()));
@@ -55,7 +55,9 @@ impl BucketReader {
             }));
         }
         let span_ms = options.span_ms();
-        let Some(mut found) = find(&*snapshot, index, components, (direction, span_ms))? else {
+        let view = self.index_view(&*snapshot, index.stored.keyspace)?;
+        let found = find(&view, index, components, (direction, span_ms), goes_on)?;
+        let Some(mut found) = found else {
             return Ok(None);
         };
         found.ids.sort_unstable();
@@ -73,6 +75,7 @@ fn find(
     index: &BucketIndex,
     components: usize,
     (direction, span_ms): (Direction, i64),
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<Option<BucketCandidates>> {
     let backward = direction == Direction::Backward;
     let (keyspace, order) = (index.stored.keyspace, index.index().order());
@@ -105,6 +108,9 @@ fn find(
                 steps = 0;
             }
             continue;
+        }
+        if !goes_on() {
+            return Ok(None);
         }
         let prefix = prefix(key, order, components)?;
         let Some(start_ms) = start_of(key, prefix.len()) else {

@@ -15,6 +15,7 @@
 pub(crate) mod bucket_parts;
 pub(crate) mod distinct_metas;
 pub(crate) mod index_scan;
+pub(crate) mod index_view;
 pub(crate) mod latest_buckets;
 pub(crate) mod point_reads;
 pub(crate) mod prefetch;
@@ -374,7 +375,10 @@ impl StoredBuckets {
                 next.reverse();
                 next
             }
-            BucketSelection::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
+            BucketSelection::Streamed(stream) => {
+                let view = self.reader.index_view(&*snapshot, stream.keyspace)?;
+                stream.next(&view, self.chunk)?
+            }
         };
         self.done = ids.len() < self.chunk;
         self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX.max(self.chunk));

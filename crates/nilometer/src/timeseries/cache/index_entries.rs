@@ -1,0 +1,135 @@
+//! All entries of small indexes over buckets, each for one version of its index.
+//!
+//! A narrow query looks up a few runs of entries, and in a storage of many layers each look-up costs as much as reading a bucket that
+//! is in memory. An index of metadata and time changes when a bucket is opened or removed, which is far less often than it is read.
+//! [`crate::timeseries::scan::index_view`] fills the cache.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nilometer_storage::{Bytes, KeyspaceId};
+
+use crate::budget::Budgeted;
+
+/// Entries of the largest index that is kept.
+pub(crate) const INDEX_ENTRIES_MAX: u64 = 1 << 13;
+
+/// Look-ups in one version of an index before its entries are read, as a part of their number.
+const ENTRIES_PER_LOOK_UP: u64 = if cfg!(test) { 1 << 10 } else { 32 };
+
+/// Indexes of which something is known, at most; dropped ones are among them.
+const INDEXES_MAX: usize = 1 << 10;
+
+/// Default limit of all entries together, in bytes.
+pub(crate) const INDEX_ENTRIES_BYTES_MAX: usize = 16 << 20;
+
+/// Memory of an entry beside its bytes: two handles and their allocations.
+const ENTRY_BYTES: usize = size_of::<(Bytes, Bytes)>() + 32;
+
+/// The entries of an index in the order of their keys.
+pub(crate) type IndexEntries = Vec<(Bytes, Bytes)>;
+
+/// What is known of one version of an index.
+struct CachedIndex {
+    version: u64,
+    look_ups: u64,
+    /// A reader was told to read the entries.
+    was_read: bool,
+    entries: Option<Arc<IndexEntries>>,
+    bytes: usize,
+}
+
+type Indexes = HashMap<KeyspaceId, CachedIndex>;
+
+/// The entries of the indexes of one database.
+pub(crate) struct IndexEntriesCache(Budgeted<Indexes>);
+
+impl Default for IndexEntriesCache {
+    fn default() -> Self {
+        Self(Budgeted::new(INDEX_ENTRIES_BYTES_MAX))
+    }
+}
+
+fn bytes_of(indexes: &Indexes) -> usize {
+    indexes.values().map(|index| index.bytes).sum()
+}
+
+/// What a reader finds in the cache.
+pub(crate) enum FoundEntries {
+    /// All entries.
+    Kept(Arc<IndexEntries>),
+    /// So many look-ups were made that reading the entries pays.
+    Worth,
+    Unknown,
+}
+
+impl IndexEntriesCache {
+    /// Changes the limit. It takes effect with the next insertion.
+    pub(crate) fn set_bytes_max(&self, bytes: usize) {
+        self.0.set_bytes_max(bytes);
+    }
+
+    /// Returns the memory in use, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        bytes_of(&self.0.lock())
+    }
+
+    /// Returns the entries of a version of an index that has about `entries` of them, and counts the look-up. One reader in each
+    /// version is told to read them.
+    pub(crate) fn look_up(&self, index: KeyspaceId, version: u64, entries: u64) -> FoundEntries {
+        let mut indexes = self.0.lock();
+        if indexes.len() >= INDEXES_MAX && !indexes.contains_key(&index) {
+            indexes.clear();
+        }
+        let new = || CachedIndex {
+            version,
+            look_ups: 0,
+            was_read: false,
+            entries: None,
+            bytes: size_of::<CachedIndex>(),
+        };
+        let known = indexes.entry(index).or_insert_with(new);
+        if known.version != version {
+            *known = new();
+        }
+        if let Some(entries) = &known.entries {
+            return FoundEntries::Kept(Arc::clone(entries));
+        }
+        known.look_ups += 1;
+        let pays = entries <= INDEX_ENTRIES_MAX
+            && known.look_ups.saturating_mul(ENTRIES_PER_LOOK_UP) >= entries;
+        // If they could not be kept, the next reader does not read them again.
+        match pays && !known.was_read {
+            true => {
+                known.was_read = true;
+                FoundEntries::Worth
+            }
+            false => FoundEntries::Unknown,
+        }
+    }
+
+    /// Keeps the entries of a version of an index. All others are evicted if there is no room.
+    pub(crate) fn insert(&self, index: KeyspaceId, version: u64, entries: &Arc<IndexEntries>) {
+        let sizes = entries.iter();
+        let bytes: usize = sizes
+            .map(|(key, value)| ENTRY_BYTES + key.len() + value.len())
+            .sum();
+        let bytes_max = self.0.bytes_max();
+        if bytes > bytes_max {
+            return;
+        }
+        let mut indexes = self.0.lock();
+        indexes.remove(&index);
+        if bytes_of(&indexes) + bytes > bytes_max {
+            indexes.clear();
+        }
+        let cached = CachedIndex {
+            version,
+            look_ups: 0,
+            was_read: true,
+            entries: Some(Arc::clone(entries)),
+            bytes,
+        };
+        indexes.insert(index, cached);
+    }
+}
