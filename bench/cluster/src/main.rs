@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! cargo run --release -p nilometer-bench-cluster -- \
-//!     [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS] [--no-rates] [--openings N]
+//!     [--days N] [--scale N] [--draws N] [--only QUERY] [--place WORDS] [--no-rates] [--openings N] [--prefetch-ms N]
 //! ```
 //!
 //! `--place` measures beside the local engine only places whose names contain the words, `--no-rates` neither writers nor an idle
 //! database. The first answers are those of three queries, of those that `--only` selects, or with `--openings` of all. Each is
 //! measured twice, in `--openings` new openings (9), of which the median counts: as the first query of all, which also runs code for
-//! the first time since the opening, and after the same query of another collection, when nothing but the data is cold.
+//! the first time since the opening, and after the same query of another collection, when nothing but the data is cold. An opening
+//! reads the newest measurements for as long as that of a server does, or for `--prefetch-ms` at most; 0 reads none.
+//! A first answer is compared with the median of later ones to the same question.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
 //! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does.
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nilometer::database::PREFETCH_MAX;
 use nilometer::services::Environment;
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bench::{Options, Outcome, Questions, Report, Target, measure};
@@ -63,6 +66,9 @@ const COLD: [&str; 3] = [
 
 /// Openings for each of them, unless an option says otherwise.
 const OPENINGS: usize = 9;
+
+/// Times that the question of a first answer is asked again.
+const LATER: usize = 9;
 
 /// The database of another collection, and the parameters drawn for each query of it.
 const OTHER: &str = "other";
@@ -227,16 +233,21 @@ struct ColdQuery {
     other: FirstAnswer,
 }
 
-/// The first answer after opening: its milliseconds, and the objects or ranges read meanwhile.
+/// The first answer after opening: its milliseconds, those of a later answer to the same question and of the opening, and the objects
+/// or ranges read meanwhile.
 #[derive(Clone, Copy)]
 struct FirstAnswer {
     ms: f64,
+    later_ms: f64,
+    opening_ms: f64,
     gets: Option<u64>,
 }
 
 /// What is asked of a database that was just opened.
 struct ColdQuestions {
     openings: usize,
+    /// Longest time for which each opening reads the newest measurements.
+    prefetch: Duration,
     /// True if all queries are asked, not those of [`COLD`] alone.
     all: bool,
     measured: Questions,
@@ -321,14 +332,17 @@ fn median(
 }
 
 /// Returns what a query costs that is the first of its collection in an opening: the first of all, or `after_other` the same of
-/// another collection.
+/// another collection; and what the same question costs later.
 fn first_answer(
     place: &Place,
     name: &str,
     cold: &ColdQuestions,
     after_other: bool,
 ) -> Outcome<FirstAnswer> {
+    let began = Instant::now();
     let opened = place.open()?;
+    opened.database.prefetch_newest(cold.prefetch);
+    let opening_ms = began.elapsed().as_secs_f64() * 1000.0;
     let gets = || opened.engine.as_ref().map(|engine| engine.requests().gets);
     let mut target = Target::embedded(Arc::clone(&opened.database), 1);
     let ask = |questions: &Questions, draws, target: &mut Target| {
@@ -343,9 +357,15 @@ fn first_answer(
     }
     let before = gets();
     let (_, ms) = ask(&cold.measured, 1, &mut target)?;
+    let gets = gets().zip(before).map(|(after, before)| after - before);
+    let later = (0..LATER).map(|_| Ok(ask(&cold.measured, 1, &mut target)?.1));
+    let mut later = later.collect::<Outcome<Vec<f64>>>()?;
+    later.sort_by(f64::total_cmp);
     Ok(FirstAnswer {
         ms,
-        gets: gets().zip(before).map(|(after, before)| after - before),
+        later_ms: later.get(LATER / 2).copied().unwrap_or(0.0),
+        opening_ms,
+        gets,
     })
 }
 
@@ -402,29 +422,37 @@ fn print(all: &[Figures]) {
     print_cold(all, "first of a collection", |cold| cold.other);
 }
 
-/// Prints first answers, with their ratios to the medians of later ones.
+/// Prints first answers, with their ratios to later ones to the same question.
 fn print_cold(all: &[Figures], title: &str, answer: fn(&ColdQuery) -> FirstAnswer) {
     println!("\n| {title}, ms and ratio to later ones | |");
     let asked = || {
-        all.iter()
-            .filter_map(|one| Some((&one.cold, one.report.as_ref()?)))
+        let all = all.iter().filter(|one| one.report.is_some());
+        all.map(|one| &one.cold)
     };
-    let queries = asked().next().map_or(0, |(cold, _)| cold.len());
+    let queries = asked().next().map_or(0, |cold| cold.len());
     for at in 0..queries {
-        for (of, (cold, report)) in asked().enumerate() {
+        for (of, cold) in asked().enumerate() {
             let name = cold[at].name;
             if of == 0 {
                 print!("| {name} |");
             }
-            let FirstAnswer { ms, gets } = answer(&cold[at]);
-            let medians = report.medians_ms();
-            let warm = medians.iter().find(|(other, _)| *other == name);
-            let ratio = warm.map_or(0.0, |(_, warm)| ms / warm);
+            let FirstAnswer {
+                ms, later_ms, gets, ..
+            } = answer(&cold[at]);
+            let ratio = ms / later_ms;
             let gets = gets.map_or(String::new(), |gets| format!(", {gets} GETs"));
             print!(" {ms:.2} ({ratio:.1}){gets} |");
         }
         println!();
     }
+    print!("| the opening |");
+    for cold in asked() {
+        let mut openings: Vec<f64> = cold.iter().map(|cold| answer(cold).opening_ms).collect();
+        openings.sort_by(f64::total_cmp);
+        let median = openings.get(openings.len() / 2);
+        print!(" {:.0} |", median.copied().unwrap_or(0.0));
+    }
+    println!();
 }
 
 fn run(arguments: &[String]) -> Outcome {
@@ -436,6 +464,7 @@ fn run(arguments: &[String]) -> Outcome {
     let mut words = arguments.iter();
     let mut place = String::new();
     let mut with_rates = true;
+    let mut prefetch = PREFETCH_MAX;
     let mut openings = None;
     while let Some(word) = words.next() {
         if word == "--no-rates" {
@@ -460,6 +489,7 @@ fn run(arguments: &[String]) -> Outcome {
             "--days" => options.days = number,
             "--scale" => options.scale = number as usize,
             "--draws" => options.draws = number as usize,
+            "--prefetch-ms" => prefetch = Duration::from_millis(number as u64),
             "--openings" => openings = Some(number as usize),
             _ => return Err(format!("unknown option {word}")),
         }
@@ -467,6 +497,7 @@ fn run(arguments: &[String]) -> Outcome {
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
     let cold = ColdQuestions {
         openings: openings.unwrap_or(OPENINGS),
+        prefetch,
         all: openings.is_some() || !options.only.is_empty(),
         measured: Questions::new(options.clone()),
         other: Questions::new(other(&options)),

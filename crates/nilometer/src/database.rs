@@ -56,6 +56,7 @@ use crate::timeseries::{BucketLimits, Timeseries};
 use crate::validation::Validation;
 use crate::write::Records;
 
+pub use buckets::PREFETCH_MAX;
 pub(crate) use cluster_parameters::{CHANGE_STREAM_OPTIONS, CLUSTER_PARAMETERS};
 pub(crate) use collections::{StoredCollections, check_collation_of_source};
 pub(crate) use hosted::AcceptanceMark;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nilometer::Database;
+use nilometer::database::PREFETCH_MAX;
 use nilometer::operation::SystemClock;
 use nilometer::services::{Environment, IdSource, LogRing, ReplicaSet, StepDown, StorageEnd};
 use nilometer_bson::Document;
@@ -337,6 +338,7 @@ fn open(
                     e.message
                 ))
             })?;
+            opened.prefetch_newest(PREFETCH_MAX);
             (opened, 1)
         }
         (Storage::Objects(storage), _) if storage.is_cluster() => {

@@ -6,10 +6,12 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
+use super::Database;
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -28,6 +30,9 @@ use crate::timeseries::{
     BucketRange, BucketView, IndexStream, ScannedBucket, StoredBucket, StoredBuckets,
     SummarizedBucket, SummarizedBuckets, SummaryRun, Timeseries,
 };
+
+/// Longest time for which the opening of a server reads the newest measurements.
+pub const PREFETCH_MAX: Duration = Duration::from_millis(250);
 
 /// Distinct metadata read from an index at a time.
 const METAS_PER_PAGE: usize = 1024;
@@ -303,6 +308,27 @@ impl RecordView for RawBucketView {
     }
 }
 
+impl Database {
+    /// Reads the newest measurements of all time series into memory, for at most `at_most`, so that the first queries find them.
+    /// To be called after an opening, before the database is served. A server takes [`PREFETCH_MAX`] for it.
+    pub fn prefetch_newest(&self, at_most: Duration) {
+        let mut collections = Vec::new();
+        for collection in self.catalog.collections() {
+            if collection.timeseries.is_none() {
+                continue;
+            }
+            // What cannot be read is left to readers.
+            let source = StoredBucketSource::new(self.timeseries.clone(), collection.clone());
+            if let Ok(indexes) = source.and_then(|source| BucketSource::indexes(&source)) {
+                collections.push((collection, indexes));
+            }
+        }
+        self.timeseries
+            .reader
+            .prefetch_newest(&collections, at_most);
+    }
+}
+
 impl BucketSource for StoredBucketSource {
     fn options(&self) -> &BucketOptions {
         &self.options
@@ -547,3 +573,95 @@ macro_rules! impl_bucket {
 
 impl_bucket!(StoredBucket);
 impl_bucket!(SummarizedBucket);
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Value, array, doc};
+    use nilometer_storage::MemoryEngine;
+
+    use super::*;
+    use crate::services::Environment;
+    use crate::{ClientSession, Request};
+
+    fn run(database: &Database, command: Document) -> Document {
+        let mut session = ClientSession::embedded();
+        let reply = database.run_command(&mut session, &Request::new(command));
+        assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{reply:?}");
+        reply
+    }
+
+    fn opened(engine: &Arc<MemoryEngine>) -> Database {
+        let database = Database::with_engine(engine.clone(), Environment::default());
+        database.expect("a database")
+    }
+
+    /// Stores a time series of two sensors and ten hours.
+    fn stored() -> Arc<MemoryEngine> {
+        let engine = Arc::new(MemoryEngine::new());
+        let database = opened(&engine);
+        let timeseries = doc! {"timeField": "t", "metaField": "m"};
+        run(
+            &database,
+            doc! {"create": "ts", "timeseries": timeseries, "$db": "db"},
+        );
+        for hour in 0..10 {
+            let at = |sensor: &str| {
+                let time = Value::DateTime(1_700_000_000_000 + hour * 3_600_000);
+                doc! {"t": time, "m": sensor, "v": hour}
+            };
+            let both = array![at("a"), at("b")];
+            run(
+                &database,
+                doc! {"insert": "ts", "documents": both, "$db": "db"},
+            );
+        }
+        database.settle().expect("sealed and summarized");
+        engine
+    }
+
+    /// Returns the memory of opened buckets, and of lists and summaries.
+    fn in_memory(database: &Database) -> (u64, u64) {
+        let parts = database.memory_parts();
+        let bytes = |name| {
+            let part = parts.iter().find(|part| part.name == name);
+            part.expect("a part").bytes
+        };
+        (bytes("openedBuckets"), bytes("bucketLists"))
+    }
+
+    fn last_points(database: &Database) -> String {
+        let last = doc! {"$last": "$v"};
+        let pipeline = array![
+            doc! {"$sort": doc! {"m": 1, "t": 1}},
+            doc! {"$group": doc! {"_id": "$m", "last": last}},
+            doc! {"$sort": doc! {"_id": 1}}
+        ];
+        let cursor = Document::new();
+        let command = doc! {"aggregate": "ts", "pipeline": pipeline, "cursor": cursor, "$db": "db"};
+        format!("{:?}", run(database, command).get("cursor"))
+    }
+
+    #[test]
+    fn the_newest_measurements_are_in_memory_after_an_opening() {
+        let engine = stored();
+        let database = opened(&engine);
+        let expected = last_points(&database);
+        drop(database);
+        let database = opened(&engine);
+        database.prefetch_newest(Duration::ZERO);
+        assert_eq!(in_memory(&database), (0, 0), "there was no time");
+        database.prefetch_newest(Duration::from_secs(60));
+        let known = in_memory(&database);
+        assert!(known.0 > 0 && known.1 > 0, "{known:?}");
+        assert_eq!(last_points(&database), expected);
+        assert_eq!(in_memory(&database), known, "nothing more was read");
+    }
+
+    #[test]
+    fn what_the_cache_has_no_room_for_is_not_read() {
+        let database = opened(&stored());
+        database.timeseries.cache.set_opened_bytes_max(0);
+        database.prefetch_newest(Duration::from_secs(60));
+        assert_eq!(in_memory(&database).0, 0);
+    }
+}

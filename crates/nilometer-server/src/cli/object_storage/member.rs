@@ -26,6 +26,7 @@ use nilometer_cluster::{
 };
 use tracing::{info, warn};
 
+use super::with_cluster::prefetch;
 use crate::cli::Failure;
 use crate::cli::replica_set::{interrupt_writes, no_electable, not_primary};
 use crate::database_slot::DatabaseSlot;
@@ -121,6 +122,7 @@ impl Member {
                 let spill = &options.spill;
                 let opened = Database::with_engine_and_spill(engine.clone(), environment, spill);
                 let opened = opened.map_err(|error| failure(&options.url, &error.message))?;
+                prefetch(&opened, options.slate.cache_path.as_deref());
                 claim.note_open();
                 become_primary(&set, &opened, engine.epoch());
                 break (opened, Turn::Own(claim, engine));
@@ -131,6 +133,7 @@ impl Member {
                     let opened =
                         Database::with_engine_and_spill(Arc::new(view), environment, spill);
                     let opened = opened.map_err(|error| failure(&options.url, &error.message))?;
+                    prefetch(&opened, options.slate.cache_path.as_deref());
                     break (opened, Turn::Other(claimant));
                 }
                 Ok(None) => {}
@@ -272,6 +275,8 @@ impl Member {
                     term,
                     "Transition to primary complete"
                 );
+                // Writers do not wait for it.
+                prefetch(&database, self.options.slate.cache_path.as_deref());
             }
             Err(problem) => {
                 warn!(c = "STORAGE", id = 22_436, error = %problem, "Taking over failed; standing by again");

@@ -1,10 +1,11 @@
 //! Databases on object storage: opening one to serve it, and as either end of a copy.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nilometer::Database;
+use nilometer::database::PREFETCH_MAX;
 use nilometer::database::offline::{
     self, CopyProgress, CopySource, CopyTarget, DirectoryReport, Verification,
 };
@@ -159,6 +160,7 @@ impl ObjectStorage {
         let engine = Arc::new(engine);
         let database = Database::with_engine_and_spill(engine, environment, self.spill());
         let database = database.map_err(|error| self.failure(error.message))?;
+        prefetch(&database, self.given.cache_path.as_deref());
         Ok((database, epoch))
     }
 
@@ -255,5 +257,12 @@ impl ObjectStorage {
 
     fn failure(&self, error: impl fmt::Display) -> Failure {
         Failure::Other(format!("cannot open {}: {error}", self.url))
+    }
+}
+
+/// Reads the newest measurements of a database that was opened, if it has a cache on a disk: a store takes too long for each read.
+pub(super) fn prefetch(database: &Database, cache_path: Option<&Path>) {
+    if cache_path.is_some() {
+        database.prefetch_newest(PREFETCH_MAX);
     }
 }

@@ -501,6 +501,17 @@ impl StoredBucket {
         Ok(())
     }
 
+    /// Decodes all columns, while there is room.
+    pub(crate) fn decode_all(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
+        for at in 0..self.columns.len() {
+            if !has_room() {
+                break;
+            }
+            self.decoded_at(at)?;
+        }
+        Ok(())
+    }
+
     /// True if the column at a place is decoded, or if there is none.
     pub fn has_column_at(&self, at: usize) -> bool {
         let column = self.columns.get(at);

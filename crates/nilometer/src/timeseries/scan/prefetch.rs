@@ -1,8 +1,9 @@
-//! Opens buckets that were sealed lately before a reader requests them.
+//! Opens buckets before a reader requests them: those that were sealed lately, and the newest ones after an opening.
 //!
 //! ```text
 //! maintenance seals a bucket ─► PrefetchQueue ─► none sealed for a tick ─► newest first: open into the cache
 //!                                                                          newest first: decode columns
+//! the database was opened ─► small indexes, newest buckets of each series, summaries, buckets, columns, `_id`s, while there is time
 //! ```
 //!
 //! Most queries read the newest measurements, and opening a bucket is most of the cost of a short query that is the first to
@@ -12,11 +13,20 @@
 //! is an ordinary scan from the newest bucket of the collection to the oldest pending one, so it also fills the list of sealed buckets.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use nilometer_storage::Direction;
+
+use super::summary_reader::SummaryReader;
 use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
+use crate::error::Result;
+use crate::index::buckets::BucketIndex;
+use crate::timeseries::cache::index_entries::INDEX_ENTRIES_MAX;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::prefetch::PendingRange;
+use crate::timeseries::format::key_range::KeyRange;
+use crate::timeseries::format::keyspaces::BucketKeyspaces;
 
 /// Buckets to open for one collection, at most. Late measurements seal buckets that lie far apart, with others between
 /// them.
@@ -27,6 +37,27 @@ const OPENED_PER_PENDING_MAX: usize = 2;
 
 /// One part in this many of the cache is left to what readers request. Unread buckets are evicted first, so it can be small.
 const RESERVED_SHARE: usize = 8;
+
+/// The same for an opening, of which nobody knows what is read next.
+const RESERVED_SHARE_OF_OPENING: usize = 2;
+
+/// Blocks of summaries of one collection that an opening reads, at most, and at a time.
+const SUMMARY_BLOCKS_MAX: usize = 1024;
+const SUMMARY_BLOCKS_AT_A_TIME: usize = 16;
+
+/// The time of an opening that is left, to be shared by collections.
+struct SharedTime {
+    ends: Instant,
+}
+
+impl SharedTime {
+    /// Returns when the first of `collections` has used its share.
+    fn share(&self, collections: usize) -> Instant {
+        let now = Instant::now();
+        let left = self.ends.saturating_duration_since(now);
+        now + left / u32::try_from(collections.max(1)).unwrap_or(u32::MAX)
+    }
+}
 
 impl BucketReader {
     /// Opens pending buckets and decodes columns of theirs, if none was sealed since the last call and the cache has room.
@@ -43,23 +74,124 @@ impl BucketReader {
             let Some(collection) = collection_of(collection) else {
                 continue;
             };
-            let range = BucketRange {
-                min: Some(oldest),
-                max: None,
-                backward: true,
-            };
-            let Ok(scan) = self.scan(&collection, range) else {
-                continue;
-            };
-            let opened = scan.take((count * OPENED_PER_PENDING_MAX).min(OPENED_MAX));
-            let opened = opened.map_while(|bucket| bucket.ok().filter(|_| has_room()));
-            let opened: Vec<Arc<StoredBucket>> = opened.collect();
-            let decoded = opened.iter().map(|b| b.decode_requested(has_room));
-            decoded
-                .take_while(|done| done.is_ok() && has_room())
-                .count();
+            let at_most = (count * OPENED_PER_PENDING_MAX).min(OPENED_MAX);
+            let opened = self.open_newest(&collection, Some(oldest), at_most, &has_room);
+            decode_requested(&opened, &has_room);
         }
     }
+
+    /// Reads what queries of the newest measurements need, for at most `at_most`: of each collection with its indexes the newest
+    /// buckets of each series, summaries and buckets, and in the time that is left columns. Errors are left to readers.
+    pub(crate) fn prefetch_newest(
+        self: &Arc<Self>,
+        collections: &[(Arc<Collection>, Vec<Arc<BucketIndex>>)],
+        at_most: Duration,
+    ) {
+        let time = SharedTime {
+            ends: Instant::now() + at_most,
+        };
+        let has_room = || self.cache.buckets.has_room(RESERVED_SHARE_OF_OPENING);
+        let mut opened = Vec::with_capacity(collections.len());
+        for (at, (collection, indexes)) in collections.iter().enumerate() {
+            let ends = time.share(collections.len() - at);
+            let goes_on = || Instant::now() < ends;
+            for index in indexes {
+                let _ = self.read_index(collection, index, &goes_on);
+            }
+            let _ = self.read_summaries(collection, &goes_on);
+            let goes_on = || goes_on() && has_room();
+            opened.push(match goes_on() {
+                true => self.open_newest(collection, None, OPENED_MAX, &goes_on),
+                false => Vec::new(),
+            });
+        }
+        for (at, buckets) in opened.iter().enumerate() {
+            let ends = time.share(opened.len() - at);
+            decode_requested(buckets, &|| Instant::now() < ends && has_room());
+        }
+        // Whole documents need the column of `_id`, too, which aggregations rarely read.
+        for (at, buckets) in opened.iter().enumerate() {
+            let ends = time.share(opened.len() - at);
+            let goes_on = || Instant::now() < ends && has_room();
+            let decoded = buckets.iter().map(|bucket| bucket.decode_all(goes_on));
+            decoded.take_while(|done| done.is_ok() && goes_on()).count();
+        }
+    }
+
+    /// Opens the newest buckets with ids from `oldest` on, at most `at_most`, while it `goes_on`.
+    fn open_newest(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        oldest: Option<[u8; 12]>,
+        at_most: usize,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Vec<Arc<StoredBucket>> {
+        let range = BucketRange {
+            min: oldest,
+            max: None,
+            backward: true,
+        };
+        let Ok(scan) = self.scan(collection, range) else {
+            return Vec::new();
+        };
+        let opened = scan.take(at_most);
+        let opened = opened.map_while(|bucket| bucket.ok().filter(|_| goes_on()));
+        opened.collect()
+    }
+
+    /// Reads the entries of a small index, and lists the newest buckets of each series if it is an index of metadata and time and it
+    /// `goes_on` until all are found.
+    fn read_index(
+        &self,
+        collection: &Collection,
+        index: &BucketIndex,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        if !goes_on() {
+            return Ok(());
+        }
+        let keyspace = index.stored.keyspace;
+        let snapshot = self.engine.snapshot()?;
+        if let Some(version) = snapshot.version(keyspace)
+            && self.engine.keys_estimate(keyspace)? <= INDEX_ENTRIES_MAX
+        {
+            self.keep_entries(&*snapshot, (keyspace, version))?;
+        }
+        if let Some(components) = index.time_part().filter(|parts| *parts > 0)
+            && index.is_static()
+        {
+            let newest = (components, Direction::Backward);
+            self.latest_candidates(collection, index, newest, goes_on)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the list of blocks of summaries and the newest blocks, while it `goes_on`.
+    fn read_summaries(&self, collection: &Collection, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let keyspaces = BucketKeyspaces::of(collection);
+        let summaries = keyspaces.and_then(|all| all.summaries);
+        let Some(keyspace) = summaries.filter(|_| goes_on()) else {
+            return Ok(());
+        };
+        let snapshot = &*self.engine.snapshot()?;
+        let summaries = SummaryReader { snapshot, keyspace };
+        let directory = self.summary_directory(summaries, &KeyRange::all(), SUMMARY_BLOCKS_MAX)?;
+        let blocks = directory.iter().flat_map(|directory| &directory.blocks);
+        let numbers: Vec<u64> = blocks.map(|block| block.number).collect();
+        for newest in numbers.rchunks(SUMMARY_BLOCKS_AT_A_TIME) {
+            if !goes_on() {
+                break;
+            }
+            self.summary_blocks(summaries, newest)?;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes the columns of buckets that readers request of others, while it `goes_on`.
+fn decode_requested(buckets: &[Arc<StoredBucket>], goes_on: &dyn Fn() -> bool) {
+    let decoded = buckets.iter().map(|b| b.decode_requested(goes_on));
+    decoded.take_while(|done| done.is_ok() && goes_on()).count();
 }
 
 #[cfg(test)]

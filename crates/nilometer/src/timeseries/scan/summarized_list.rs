@@ -64,7 +64,7 @@ impl BucketReader {
 
     /// Returns the blocks and marks of a range. `None` if not every bucket has a summary or a mark, or if there are more than
     /// `blocks_max` blocks.
-    fn summary_directory(
+    pub(super) fn summary_directory(
         &self,
         summaries: SummaryReader<'_>,
         range: &KeyRange,
@@ -83,7 +83,7 @@ impl BucketReader {
     }
 
     /// Returns blocks of summaries from the cache, or reads them. `None` for those that cannot be read.
-    fn summary_blocks(
+    pub(super) fn summary_blocks(
         &self,
         summaries: SummaryReader<'_>,
         numbers: &[u64],

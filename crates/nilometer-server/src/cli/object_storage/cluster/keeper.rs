@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::{NodeState, SETTLED_AFTER, failed, failure};
 use crate::cli::Failure;
+use crate::cli::object_storage::with_cluster::prefetch;
 use crate::cluster::Place;
 
 /// Interval of checks whether this node still has a partition, and is to have it.
@@ -93,6 +94,7 @@ impl Keeper {
         let opened =
             Database::with_engine_and_spill(engine.clone(), environment, &self.state.spill);
         let opened = opened.map_err(|error| failure(&self.url, &error.message))?;
+        prefetch(&opened, slate.cache_path.as_deref());
         let has_ended = Arc::<AtomicBool>::default();
         let ended = Arc::clone(&has_ended);
         let note = move |_| ended.store(true, Ordering::Release);
