@@ -10,6 +10,8 @@ import { openBrowser } from "./browser.mjs";
 const WEB = process.env.NILOMETER_WEB;
 const START = Date.UTC(2024, 0, 1);
 const PARTITIONS = ["p0001", "p0002", "p0003", "p0004"];
+/** The balancer looks every ten seconds, moves what it finds, and the page shows it some seconds later. */
+const BALANCED_MS = 60_000;
 
 const client = new MongoClient(process.env.NILOMETER_URI, { serverSelectionTimeoutMS: 10_000 });
 const admin = client.db("admin");
@@ -118,7 +120,7 @@ const checks = {
     await admin.command({ shardCollection: "garden.texts", key: { _id: 1 } });
     const text = "x".repeat(100_000);
     await db.collection("texts").insertMany(Array.from({ length: 60 }, (_, _id) => ({ _id, text })));
-    await told.locator("tbody tr").first().waitFor();
+    await told.locator("tbody tr").first().waitFor({ timeout: BALANCED_MS });
     const [time, node, moved] = (await rowsOf("Balancer")).at(-1);
     assert.ok(/^\d{4}-/.test(time) && node !== "" && Number(moved) > 0, [time, node, moved].join());
     await admin.command({ balancerStop: 1 });
