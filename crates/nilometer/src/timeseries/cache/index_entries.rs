@@ -54,15 +54,6 @@ fn bytes_of(indexes: &Indexes) -> usize {
     indexes.values().map(|index| index.bytes).sum()
 }
 
-/// What a reader finds in the cache.
-pub(crate) enum FoundEntries {
-    /// All entries.
-    Kept(Arc<IndexEntries>),
-    /// So many look-ups were made that reading the entries pays.
-    Worth,
-    Unknown,
-}
-
 impl IndexEntriesCache {
     /// Changes the limit. It takes effect with the next insertion.
     pub(crate) fn set_bytes_max(&self, bytes: usize) {
@@ -74,9 +65,18 @@ impl IndexEntriesCache {
         bytes_of(&self.0.lock())
     }
 
-    /// Returns the entries of a version of an index that has about `entries` of them, and counts the look-up. One reader in each
-    /// version is told to read them.
-    pub(crate) fn look_up(&self, index: KeyspaceId, version: u64, entries: u64) -> FoundEntries {
+    /// Returns the entries of a version of an index.
+    pub(crate) fn get(&self, index: KeyspaceId, version: u64) -> Option<Arc<IndexEntries>> {
+        let indexes = self.0.lock();
+        let known = indexes
+            .get(&index)
+            .filter(|known| known.version == version)?;
+        known.entries.clone()
+    }
+
+    /// Counts a look-up in a version of an index that has about `entries` entries. Returns whether so many look-ups were made that
+    /// reading all entries pays; true for one reader of each version.
+    pub(crate) fn ask(&self, index: KeyspaceId, version: u64, entries: u64) -> bool {
         let mut indexes = self.0.lock();
         if indexes.len() >= INDEXES_MAX && !indexes.contains_key(&index) {
             indexes.clear();
@@ -92,20 +92,13 @@ impl IndexEntriesCache {
         if known.version != version {
             *known = new();
         }
-        if let Some(entries) = &known.entries {
-            return FoundEntries::Kept(Arc::clone(entries));
-        }
         known.look_ups += 1;
         let pays = entries <= INDEX_ENTRIES_MAX
             && known.look_ups.saturating_mul(ENTRIES_PER_LOOK_UP) >= entries;
         // If they could not be kept, the next reader does not read them again.
-        match pays && !known.was_read {
-            true => {
-                known.was_read = true;
-                FoundEntries::Worth
-            }
-            false => FoundEntries::Unknown,
-        }
+        let is_told = pays && !known.was_read;
+        known.was_read |= is_told;
+        is_told
     }
 
     /// Keeps the entries of a version of an index. All others are evicted if there is no room.

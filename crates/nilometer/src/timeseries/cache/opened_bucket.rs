@@ -491,7 +491,7 @@ impl StoredBucket {
     }
 
     /// Decodes the columns that readers request of buckets with these names, and computes their totals, while there is room.
-    pub(crate) fn decode_requested(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
+    pub(crate) fn decode_requested(&self, has_room: &dyn Fn() -> bool) -> Result<()> {
         for at in self.names.requested() {
             if !has_room() {
                 break;
@@ -502,7 +502,7 @@ impl StoredBucket {
     }
 
     /// Decodes all columns, while there is room.
-    pub(crate) fn decode_all(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
+    pub(crate) fn decode_all(&self, has_room: &dyn Fn() -> bool) -> Result<()> {
         for at in 0..self.columns.len() {
             if !has_room() {
                 break;

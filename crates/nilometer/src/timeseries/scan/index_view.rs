@@ -9,7 +9,7 @@ use nilometer_storage::{
 
 use super::BucketReader;
 use crate::error::Result;
-use crate::timeseries::cache::index_entries::{FoundEntries, INDEX_ENTRIES_MAX, IndexEntries};
+use crate::timeseries::cache::index_entries::{INDEX_ENTRIES_MAX, IndexEntries};
 
 /// A snapshot with the entries of one index.
 pub(crate) struct IndexView<'s> {
@@ -34,14 +34,14 @@ impl BucketReader {
         let Some(version) = snapshot.version(index) else {
             return Ok(view(None));
         };
-        let estimate = self.engine.keys_estimate(index)?;
-        Ok(
-            match self.cache.index_entries.look_up(index, version, estimate) {
-                FoundEntries::Kept(entries) => view(Some(entries)),
-                FoundEntries::Unknown => view(None),
-                FoundEntries::Worth => view(self.keep_entries(snapshot, (index, version))?),
-            },
-        )
+        let cache = &self.cache.index_entries;
+        if let Some(entries) = cache.get(index, version) {
+            return Ok(view(Some(entries)));
+        }
+        if !cache.ask(index, version, self.engine.keys_estimate(index)?) {
+            return Ok(view(None));
+        }
+        Ok(view(self.keep_entries(snapshot, (index, version))?))
     }
 
     /// Reads all entries of an index and keeps them; `None` if they are too many.

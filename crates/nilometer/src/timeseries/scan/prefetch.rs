@@ -38,7 +38,7 @@ const OPENED_PER_PENDING_MAX: usize = 2;
 /// One part in this many of the cache is left to what readers request. Unread buckets are evicted first, so it can be small.
 const RESERVED_SHARE: usize = 8;
 
-/// The same for an opening, of which nobody knows what is read next.
+/// The share that an opening leaves. No reader has asked for anything yet, so the share is larger.
 const RESERVED_SHARE_OF_OPENING: usize = 2;
 
 /// Blocks of summaries of one collection that an opening reads, at most, and at a time.
@@ -76,7 +76,7 @@ impl BucketReader {
             };
             let at_most = (count * OPENED_PER_PENDING_MAX).min(OPENED_MAX);
             let opened = self.open_newest(&collection, Some(oldest), at_most, &has_room);
-            decode_requested(&opened, &has_room);
+            decode_columns(&opened, StoredBucket::decode_requested, &has_room);
         }
     }
 
@@ -105,16 +105,13 @@ impl BucketReader {
                 false => Vec::new(),
             });
         }
-        for (at, buckets) in opened.iter().enumerate() {
-            let ends = time.share(opened.len() - at);
-            decode_requested(buckets, &|| Instant::now() < ends && has_room());
-        }
-        // Whole documents need the column of `_id`, too, which aggregations rarely read.
-        for (at, buckets) in opened.iter().enumerate() {
-            let ends = time.share(opened.len() - at);
-            let goes_on = || Instant::now() < ends && has_room();
-            let decoded = buckets.iter().map(|bucket| bucket.decode_all(goes_on));
-            decoded.take_while(|done| done.is_ok() && goes_on()).count();
+        // Whole documents need the column of `_id`, too, which aggregations rarely read: it comes last.
+        let decoders: [Decoder; 2] = [StoredBucket::decode_requested, StoredBucket::decode_all];
+        for decode in decoders {
+            for (at, buckets) in opened.iter().enumerate() {
+                let ends = time.share(opened.len() - at);
+                decode_columns(buckets, decode, &|| Instant::now() < ends && has_room());
+            }
         }
     }
 
@@ -188,9 +185,12 @@ impl BucketReader {
     }
 }
 
-/// Decodes the columns of buckets that readers request of others, while it `goes_on`.
-fn decode_requested(buckets: &[Arc<StoredBucket>], goes_on: &dyn Fn() -> bool) {
-    let decoded = buckets.iter().map(|b| b.decode_requested(goes_on));
+/// Decodes columns of a bucket, while it goes on.
+type Decoder = fn(&StoredBucket, &dyn Fn() -> bool) -> Result<()>;
+
+/// Decodes columns of buckets, while it `goes_on`.
+fn decode_columns(buckets: &[Arc<StoredBucket>], decode: Decoder, goes_on: &dyn Fn() -> bool) {
+    let decoded = buckets.iter().map(|bucket| decode(bucket, goes_on));
     decoded.take_while(|done| done.is_ok() && goes_on()).count();
 }
 
