@@ -112,7 +112,7 @@ impl Timeseries {
         let scan = self
             .reader
             .scan_summarized(collection, BucketRange::default())?;
-        for bucket in scan.exhaustive() {
+        for bucket in scan {
             check_interrupt()?;
             // An unreadable bucket was reported with the buckets.
             if let Ok(ScannedBucket::Summarized(bucket)) = bucket

@@ -101,11 +101,6 @@ pub(crate) struct ListedRange {
 }
 
 impl ListedRange {
-    /// True if the range has no open document and no tail.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.unsealed.as_ref().is_some_and(Vec::is_empty)
-    }
-
     /// Adds the first unsealed buckets, at most `buckets_max`. The range ends at the last one if others follow.
     fn add_unsealed(&mut self, known: &UnsealedBuckets, direction: Direction, buckets_max: usize) {
         let within = known.within(&self.range);
@@ -408,7 +403,12 @@ mod tests {
         }
     }
 
-    /// The ids and the flags of a listed range.
+    /// True if a range is known to have no open document and no tail.
+    fn is_sealed(listed: &ListedRange) -> bool {
+        listed.unsealed.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// The ids of a listed range, whether it is all, and whether it is sealed.
     fn shown(listed: Option<ListedRange>) -> Option<(Vec<u8>, bool, bool)> {
         listed.map(|listed| {
             let ids = listed
@@ -416,7 +416,7 @@ mod tests {
                 .iter()
                 .map(|bucket| bucket.id().0[0])
                 .collect();
-            (ids, listed.all, listed.is_settled())
+            (ids, listed.all, is_sealed(&listed))
         })
     }
 
@@ -483,22 +483,22 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_settled_at_one_version_only() {
+    fn a_range_is_sealed_at_one_version_only() {
         let lists = SealedBucketLists::default();
         let held: Vec<_> = (0..10).map(bucket).collect();
         let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
         lists.record(versions(1, 1), range(0, None), listed);
         lists.record_unsealed(versions(1, 1), range(2, Some(5)), Vec::new());
         lists.record_unsealed(versions(1, 1), range(5, Some(7)), Vec::new());
-        let settled = |versions, from, to| {
+        let sealed = |versions, from, to| {
             let listed = lists.first_of(versions, &range(from, Some(to)), Direction::Forward, 99);
-            listed.unwrap().is_settled()
+            is_sealed(&listed.unwrap())
         };
-        assert!(settled(versions(1, 1), 2, 7) && settled(versions(1, 1), 3, 4));
-        assert!(!settled(versions(1, 1), 1, 7) && !settled(versions(1, 1), 2, 8));
-        assert!(!settled(versions(1, 2), 3, 4));
+        assert!(sealed(versions(1, 1), 2, 7) && sealed(versions(1, 1), 3, 4));
+        assert!(!sealed(versions(1, 1), 1, 7) && !sealed(versions(1, 1), 2, 8));
+        assert!(!sealed(versions(1, 2), 3, 4));
         lists.record_unsealed(versions(1, 2), range(3, Some(4)), Vec::new());
-        assert!(settled(versions(1, 2), 3, 4) && !settled(versions(1, 1), 3, 4));
+        assert!(sealed(versions(1, 2), 3, 4) && !sealed(versions(1, 1), 3, 4));
     }
 
     #[test]

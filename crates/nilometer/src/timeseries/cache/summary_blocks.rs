@@ -156,6 +156,17 @@ pub(crate) struct SummaryDirectory {
 }
 
 impl SummaryDirectory {
+    /// Returns the blocks with buckets in a range.
+    pub(crate) fn blocks_within(&self, range: &KeyRange) -> &[ListedBlock] {
+        let from = self
+            .blocks
+            .partition_point(|block| block.last[..] < range.start[..]);
+        let to = self
+            .blocks
+            .partition_point(|block| range.ends_after(&block.first));
+        self.blocks.get(from..to).unwrap_or(&[])
+    }
+
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.blocks) + size_of_val(&*self.marked)
     }
@@ -169,11 +180,28 @@ pub(crate) struct SummaryBlocks(Budgeted<CachedBlocks>);
 #[derive(Default)]
 struct CachedBlocks {
     blocks: Blocks,
-    /// The directory of each keyspace that was read last, and its version.
-    directories: HashMap<KeyspaceId, (u64, Arc<SummaryDirectory>)>,
+    /// The directory of each keyspace that was read last.
+    directories: HashMap<KeyspaceId, CachedDirectory>,
     /// How many buckets of other blocks were asked for.
     asked: HashMap<(KeyspaceId, u64), usize>,
     bytes: usize,
+}
+
+/// A directory at a version of its keyspace.
+struct CachedDirectory {
+    version: u64,
+    directory: Arc<SummaryDirectory>,
+    /// The directory of all blocks was asked for at this version.
+    asked_all: bool,
+}
+
+/// A directory, or what to read.
+pub(crate) enum DirectoryAnswer {
+    Known(Arc<SummaryDirectory>),
+    /// Only the range is to be read.
+    ReadRange,
+    /// All blocks are to be read, as this is the second range at one version.
+    ReadAll,
 }
 
 impl Default for SummaryBlocks {
@@ -255,9 +283,30 @@ impl SummaryBlocks {
         range: &KeyRange,
     ) -> Option<Arc<SummaryDirectory>> {
         let cached = self.0.lock();
-        let (of, known) = cached.directories.get(&keyspace)?;
-        let is_valid = Some(*of) == version && known.range.contains(range);
-        is_valid.then(|| Arc::clone(known))
+        let known = cached.directories.get(&keyspace)?;
+        let is_valid = Some(known.version) == version && known.directory.range.contains(range);
+        is_valid.then(|| Arc::clone(&known.directory))
+    }
+
+    /// The same for a reader that reads the directory if it is not here.
+    pub(crate) fn ask_directory(
+        &self,
+        keyspace: KeyspaceId,
+        version: Option<u64>,
+        range: &KeyRange,
+    ) -> DirectoryAnswer {
+        if let Some(known) = self.directory(keyspace, version, range) {
+            return DirectoryAnswer::Known(known);
+        }
+        let mut cached = self.0.lock();
+        let known = cached.directories.get_mut(&keyspace);
+        match known.filter(|known| Some(known.version) == version && !known.asked_all) {
+            Some(known) => {
+                known.asked_all = true;
+                DirectoryAnswer::ReadAll
+            }
+            None => DirectoryAnswer::ReadRange,
+        }
     }
 
     /// Keeps a directory in the place of the one before.
@@ -275,9 +324,18 @@ impl SummaryBlocks {
             directories, bytes, ..
         } = &mut *cached;
         let replaced = directories.remove(&keyspace);
-        *bytes -= replaced.map_or(0, |(_, replaced)| replaced.memory_bytes());
+        let asked_all = replaced
+            .as_ref()
+            .is_some_and(|known| known.version == version && known.asked_all);
+        *bytes -= replaced.map_or(0, |known| known.directory.memory_bytes());
         if *bytes + added <= most {
-            directories.insert(keyspace, (version, Arc::clone(directory)));
+            let directory = Arc::clone(directory);
+            let known = CachedDirectory {
+                version,
+                directory,
+                asked_all,
+            };
+            directories.insert(keyspace, known);
             *bytes += added;
         }
     }
@@ -293,7 +351,7 @@ impl SummaryBlocks {
         } = &mut *cached;
         asked.retain(|(of, _), _| *of != keyspace);
         let removed = directories.remove(&keyspace);
-        *bytes -= removed.map_or(0, |(_, removed)| removed.memory_bytes());
+        *bytes -= removed.map_or(0, |known| known.directory.memory_bytes());
         blocks.retain(|(of, _), block| {
             let stays = *of != keyspace;
             if !stays {
@@ -301,5 +359,48 @@ impl SummaryBlocks {
             }
             stays
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_range_at_one_version_asks_for_all_blocks_once() {
+        let cache = SummaryBlocks::default();
+        let keyspace = KeyspaceId(7);
+        let range = |from: u8, to: u8| KeyRange {
+            start: vec![from],
+            end: Some(vec![to]),
+        };
+        let directory = |range: &KeyRange| {
+            Arc::new(SummaryDirectory {
+                range: range.clone(),
+                blocks: Vec::new(),
+                marked: Vec::new(),
+            })
+        };
+        let ask = |version, from, to| match cache.ask_directory(keyspace, version, &range(from, to))
+        {
+            DirectoryAnswer::Known(_) => "known",
+            DirectoryAnswer::ReadRange => "range",
+            DirectoryAnswer::ReadAll => "all",
+        };
+        assert_eq!(ask(Some(1), 2, 5), "range");
+        cache.record_directory(keyspace, Some(1), &directory(&range(2, 5)));
+        assert_eq!((ask(Some(1), 3, 4), ask(None, 3, 4)), ("known", "range"));
+        assert_eq!(ask(Some(1), 3, 6), "all");
+        // There were too many.
+        assert_eq!(ask(Some(1), 3, 6), "range");
+        cache.record_directory(keyspace, Some(1), &directory(&range(3, 6)));
+        assert_eq!((ask(Some(1), 3, 6), ask(Some(1), 2, 6)), ("known", "range"));
+        assert_eq!(ask(Some(2), 3, 6), "range");
+        cache.record_directory(keyspace, Some(2), &directory(&range(3, 6)));
+        assert_eq!(ask(Some(2), 2, 5), "all");
+        cache.record_directory(keyspace, Some(2), &directory(&KeyRange::all()));
+        assert_eq!(ask(Some(2), 0, 9), "known");
+        cache.forget(keyspace);
+        assert_eq!(ask(Some(2), 0, 9), "range");
     }
 }

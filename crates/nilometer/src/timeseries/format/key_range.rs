@@ -54,10 +54,10 @@ impl KeyRange {
     }
 
     /// Returns the least range that has the keys of all these buckets.
-    pub(crate) fn of_buckets(ids: &[[u8; 12]]) -> Self {
-        let last = ids.iter().max().map(|last| end_of(*last));
+    pub(crate) fn of_buckets(ids: impl Iterator<Item = [u8; 12]> + Clone) -> Self {
+        let last = ids.clone().max().map(end_of);
         Self {
-            start: ids.iter().min().copied().unwrap_or_default().to_vec(),
+            start: ids.min().unwrap_or_default().to_vec(),
             end: Some(last.unwrap_or_default()),
         }
     }

@@ -414,7 +414,7 @@ impl StoredBuckets {
             _ if ids.is_empty() => Ok(Vec::new()),
             BucketSelection::Latest(_) => point_reads::neighbours(snapshot, keyspaces, ids),
             _ => {
-                let range = KeyRange::of_buckets(ids);
+                let range = KeyRange::of_buckets(ids.iter().copied());
                 let reader = &self.reader;
                 match reader.unsealed_within(snapshot, keyspaces, versions, (&range, ids.len()))? {
                     Some(unsealed) => {
@@ -549,15 +549,6 @@ impl StoredBuckets {
         }
         let lists = &self.reader.cache.sealed_lists;
         lists.record(versions, range, sealed);
-    }
-
-    /// True if the first buckets of a range are in memory, and nothing else is in the range.
-    fn is_listed(&self, range: &KeyRange) -> Result<bool> {
-        let snapshot = self.reader.engine.snapshot()?;
-        let lists = &self.reader.cache.sealed_lists;
-        let listed = KeyspaceVersions::of(&*snapshot, self.keyspaces)
-            .and_then(|versions| lists.first_of(versions, range, self.direction(), self.chunk));
-        Ok(listed.is_some_and(|listed| listed.is_settled()))
     }
 }
 

@@ -16,7 +16,7 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot, seek};
 
 use super::storage_iterator::{RawBucket, StoredForm};
 use crate::error::Result;
-use crate::timeseries::format::key_range::{bucket_of, end_of};
+use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
 use crate::timeseries::format::keyspaces::BucketKeyspaces;
 use crate::timeseries::format::tail;
 
@@ -91,13 +91,23 @@ pub(crate) fn unsealed_buckets(
     if entries.is_none_or(|entries| entries > buckets as u64 * ENTRIES_PER_BUCKET) {
         return Ok(None);
     }
+    unsealed_within(snapshot, keyspaces, &KeyRange::all()).map(Some)
+}
+
+/// Returns the ids of all buckets in a range that have an open document or a tail, ascending.
+pub(super) fn unsealed_within(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    range: &KeyRange,
+) -> Result<Vec<[u8; 12]>> {
     let mut ids = BTreeSet::new();
-    for keyspace in both {
-        for entry in snapshot.scan(keyspace, &[], None, Direction::Forward)? {
+    for keyspace in [keyspaces.open, keyspaces.tail] {
+        let (start, end) = (&range.start, range.end.as_deref());
+        for entry in snapshot.scan(keyspace, start, end, Direction::Forward)? {
             ids.insert(bucket_of(&entry?.0)?);
         }
     }
-    Ok(Some(ids.into_iter().collect()))
+    Ok(ids.into_iter().collect())
 }
 
 /// Returns a bucket, or `None` if it has neither a document nor a tail.

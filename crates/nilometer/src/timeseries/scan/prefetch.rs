@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nilometer_storage::Direction;
 
-use super::summary_reader::SummaryReader;
+use super::summary_reader::{DIRECTORY_BLOCKS_MAX, SummaryReader};
 use super::{BucketRange, BucketReader};
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -41,8 +41,7 @@ const RESERVED_SHARE: usize = 8;
 /// The share that an opening leaves. No reader has asked for anything yet, so the share is larger.
 const RESERVED_SHARE_OF_OPENING: usize = 2;
 
-/// Blocks of summaries of one collection that an opening reads, at most, and at a time.
-const SUMMARY_BLOCKS_MAX: usize = 1024;
+/// Blocks of summaries that an opening reads at a time.
 const SUMMARY_BLOCKS_AT_A_TIME: usize = 16;
 
 /// The time of an opening that is left, to be shared by collections.
@@ -172,7 +171,8 @@ impl BucketReader {
         };
         let snapshot = &*self.engine.snapshot()?;
         let summaries = SummaryReader { snapshot, keyspace };
-        let directory = self.summary_directory(summaries, &KeyRange::all(), SUMMARY_BLOCKS_MAX)?;
+        let directory =
+            self.summary_directory(summaries, &KeyRange::all(), DIRECTORY_BLOCKS_MAX)?;
         let blocks = directory.iter().flat_map(|directory| &directory.blocks);
         let numbers: Vec<u64> = blocks.map(|block| block.number).collect();
         for newest in numbers.rchunks(SUMMARY_BLOCKS_AT_A_TIME) {

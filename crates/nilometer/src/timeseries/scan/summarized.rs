@@ -12,13 +12,13 @@
 //! the whole scan within one command may ask for summaries. If most buckets of a scan are read anyway, they cost little beside
 //! the buckets, which are read ahead ([`super::read_ahead`]).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
+use nilometer_storage::{Bytes, KeyspaceId, Snapshot};
 
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
-use super::summary_reader::SummaryReader;
+use super::summary_reader::{DIRECTORY_BLOCKS_MAX, SummaryLookup, SummaryReader};
 use super::summary_run::SummaryRun;
 use super::{BucketRange, BucketReader, StoredBuckets, point_reads};
 use crate::catalog::Collection;
@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
-use crate::timeseries::format::key_range::{KeyRange, bucket_of, end_of};
+use crate::timeseries::format::key_range::{KeyRange, end_of};
 use crate::timeseries::format::summary::keys::ListedBlock;
 
 /// A bucket of such a scan.
@@ -51,8 +51,6 @@ pub struct SummarizedBuckets {
     /// `None` if there is no further block.
     summaries: Option<KeyspaceId>,
     ready: VecDeque<Result<ReadyBuckets>>,
-    /// Every summary is read, even of buckets that the cache lists.
-    is_exhaustive: bool,
 }
 
 impl BucketReader {
@@ -68,14 +66,16 @@ impl BucketReader {
         if let Some(keyspace) = summaries {
             let snapshot = &*self.engine.snapshot()?;
             let reader = SummaryReader { snapshot, keyspace };
-            let last = match (reader.is_complete()?, range.backward) {
-                (true, true) => reader.last_block()?,
-                (is_complete, _) => {
-                    summaries = summaries.filter(|_| is_complete);
-                    None
-                }
+            let keys = scan.remaining();
+            let directory = self.summary_directory(reader, &keys, DIRECTORY_BLOCKS_MAX)?;
+            let lookup = match &directory {
+                Some(directory) => SummaryLookup::Directory(directory),
+                None => SummaryLookup::Stored(reader),
             };
-            if let Some(last) = last
+            if directory.is_none() && !reader.is_complete()? {
+                summaries = None;
+            } else if range.backward
+                && let Some(last) = lookup.block_below(keys.end.as_deref())?
                 && range.max.is_none_or(|max| max > last.last)
             {
                 let behind = BucketRange {
@@ -91,7 +91,6 @@ impl BucketReader {
             newest,
             summaries,
             ready: VecDeque::new(),
-            is_exhaustive: false,
         })
     }
 
@@ -129,7 +128,7 @@ struct NextBlock {
 
 impl NextBlock {
     /// Returns the first block in the range; the buckets before it are taken with it.
-    fn forward(summaries: SummaryReader<'_>, range: KeyRange) -> Result<Option<Self>> {
+    fn forward(summaries: &SummaryLookup<'_>, range: KeyRange) -> Result<Option<Self>> {
         let block = summaries.block_after(&range.start)?;
         let block = block.filter(|block| range.ends_after(&block.first));
         Ok(block.map(|block| {
@@ -150,11 +149,8 @@ impl NextBlock {
     }
 
     /// Returns the last block in the range; the buckets between it and the next block are taken with it.
-    fn backward(summaries: SummaryReader<'_>, range: KeyRange) -> Result<Option<Self>> {
-        let block = match &range.end {
-            Some(end) => summaries.block_below(end)?,
-            None => summaries.last_block()?,
-        };
+    fn backward(summaries: &SummaryLookup<'_>, range: KeyRange) -> Result<Option<Self>> {
+        let block = summaries.block_below(range.end.as_deref())?;
         let block = block.filter(|block| end_of(block.last) > range.start);
         Ok(block.map(|block| {
             let ends_scan = block.first[..] <= range.start[..];
@@ -185,14 +181,6 @@ fn id_after(mut id: [u8; 12]) -> [u8; 12] {
 }
 
 impl SummarizedBuckets {
-    /// Reads every summary, even of buckets that the cache lists.
-    pub(crate) fn exhaustive(self) -> Self {
-        Self {
-            is_exhaustive: true,
-            ..self
-        }
-    }
-
     fn refill(&mut self) -> Result<()> {
         if let Some(newest) = &mut self.newest {
             match newest.next() {
@@ -209,18 +197,25 @@ impl SummarizedBuckets {
         let Some(keyspace) = self.summaries else {
             return self.refill_plain();
         };
-        if !self.is_exhaustive && self.scan.is_listed(&range)? {
-            return self.refill_plain();
-        }
         let reader = self.scan.reader.clone();
         let snapshot: Arc<dyn Snapshot> = reader.engine.snapshot()?.into();
         let summaries = SummaryReader {
             snapshot: &*snapshot,
             keyspace,
         };
+        // While others write, the version is another one for each block: then a directory would be read for each.
+        let version = snapshot.version(keyspace);
+        let directory = reader
+            .cache
+            .summary_blocks
+            .directory(keyspace, version, &range);
+        let lookup = match &directory {
+            Some(directory) => SummaryLookup::Directory(directory),
+            None => SummaryLookup::Stored(summaries),
+        };
         let next = match self.scan.range.backward {
-            true => NextBlock::backward(summaries, range)?,
-            false => NextBlock::forward(summaries, range)?,
+            true => NextBlock::backward(&lookup, range)?,
+            false => NextBlock::forward(&lookup, range)?,
         };
         let opened =
             next.and_then(|next| Some((reader.summaries(summaries, next.block.number)?, next)));
@@ -228,7 +223,7 @@ impl SummarizedBuckets {
             self.summaries = None;
             return self.refill_plain();
         };
-        let marked = summaries.marked(&next.covered, usize::MAX)?;
+        let marked = lookup.marked(&next.covered)?;
         self.take(snapshot, &opened, &next.covered, marked)?;
         self.scan.after = Some(match self.scan.range.backward {
             true => next.block.first,
@@ -256,25 +251,27 @@ impl SummarizedBuckets {
         marked: Vec<[u8; 12]>,
     ) -> Result<()> {
         let keyspaces = self.scan.keyspaces;
-        let mut changed = BTreeSet::from_iter(marked);
-        for keyspace in [keyspaces.open, keyspaces.tail] {
-            let (start, end) = (&covered.start, covered.end.as_deref());
-            for item in snapshot.scan(keyspace, start, end, Direction::Forward)? {
-                changed.insert(bucket_of(&item?.0)?);
-            }
-        }
+        let reader = self.scan.reader.clone();
         let rows = block.rows();
         let from = rows.partition_point(|row| row.id[..] < covered.start[..]);
         let to = rows.partition_point(|row| covered.ends_after(&row.id));
         let rows = rows.get(from..to).unwrap_or(&[]);
-        changed.extend(rows.iter().filter(|row| row.is_opaque()).map(|row| row.id));
         let versions = KeyspaceVersions::of(&*snapshot, keyspaces);
-        let changed: Vec<_> = changed.into_iter().collect();
+        let in_range = (covered, rows.len());
+        let unsealed = reader.unsealed_within(&*snapshot, keyspaces, versions, in_range)?;
+        let unsealed = match unsealed {
+            Some(known) => known,
+            None => point_reads::unsealed_within(&*snapshot, keyspaces, covered)?,
+        };
+        let opaque = rows.iter().filter(|row| row.is_opaque()).map(|row| row.id);
+        let mut changed: Vec<_> = marked.into_iter().chain(unsealed).chain(opaque).collect();
+        changed.sort_unstable();
+        changed.dedup();
         let mut read = point_reads::neighbours(&*snapshot, keyspaces, &changed)?
             .into_iter()
             .peekable();
         let chunk = Arc::new(ChunkReader::new(&self.scan, &snapshot, versions));
-        let (reader, collection) = (self.scan.reader.clone(), self.scan.collection.clone());
+        let collection = self.scan.collection.clone();
         let assembled = |raw| {
             let bucket = reader.assemble(&collection, raw, versions);
             bucket.map(ReadyBuckets::Stored)
@@ -371,7 +368,7 @@ impl Iterator for SummarizedBuckets {
 mod tests {
     use nilometer_bson::block::ColumnBlock;
     use nilometer_bson::{Value, doc};
-    use nilometer_storage::{Durability, WriteBatch};
+    use nilometer_storage::{Direction, Durability, WriteBatch};
 
     use super::*;
     use crate::eval::accumulator::ColumnTotal;
@@ -383,7 +380,7 @@ mod tests {
     fn counts(f: &Fixture) -> (usize, usize) {
         let reader = &f.timeseries.reader;
         let scan = reader.scan_summarized(&f.collection, BucketRange::default());
-        let found: Vec<_> = scan.unwrap().exhaustive().map(Result::unwrap).collect();
+        let found: Vec<_> = scan.unwrap().map(Result::unwrap).collect();
         let is_summary = |bucket: &&ScannedBucket| matches!(bucket, ScannedBucket::Summarized(_));
         (found.iter().filter(is_summary).count(), found.len())
     }
@@ -422,7 +419,7 @@ mod tests {
         f.timeseries.cache.buckets.set_bytes_max(0);
         let reader = &f.timeseries.reader;
         let scan = reader.scan_summarized(&f.collection, BucketRange::default());
-        let buckets = scan.unwrap().exhaustive();
+        let buckets = scan.unwrap();
         let summarized = |bucket: Result<ScannedBucket>| match bucket.unwrap() {
             ScannedBucket::Summarized(bucket) => bucket,
             ScannedBucket::Stored(_) => panic!("a bucket without a summary"),
@@ -523,6 +520,77 @@ mod tests {
         let keyspace = summaries;
         let blocks = SummaryReader { snapshot, keyspace }.blocks().unwrap();
         assert_eq!(blocks.count(), 20usize.div_ceil(ROWS_MAX));
+    }
+
+    #[test]
+    fn blocks_and_marks_are_the_same_in_memory_and_in_the_store() {
+        let f = Fixture::new();
+        for hour in 0..40 {
+            f.insert(&[at(hour * 3600, "a", 1)], true);
+        }
+        f.timeseries.seal_all(&f.collection).unwrap();
+        let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
+        let ids: Vec<_> = f.buckets(false).iter().map(|b| b.id().0).collect();
+        let mut batch = WriteBatch::new();
+        for id in ids.iter().step_by(3) {
+            keys::mark(&mut batch, keyspaces, *id);
+        }
+        f.engine.commit(batch, Durability::Sync).unwrap();
+        let reader = SummaryReader {
+            snapshot: &*f.engine.snapshot().unwrap(),
+            keyspace: keyspaces.summaries.unwrap(),
+        };
+        let stored = SummaryLookup::Stored(reader);
+        let mut bounds: Vec<Option<Vec<u8>>> =
+            ids.iter().step_by(5).map(|id| Some(id.to_vec())).collect();
+        bounds.extend(ids.iter().step_by(7).map(|id| Some(end_of(*id))));
+        bounds.push(None);
+        for (start, end) in bounds
+            .iter()
+            .flat_map(|a| bounds.iter().map(move |b| (a, b)))
+        {
+            let start = start.clone().unwrap_or_default();
+            let range = KeyRange {
+                start,
+                end: end.clone(),
+            };
+            if !range.ends_after(&range.start) {
+                continue;
+            }
+            let directory = reader.directory(&range, DIRECTORY_BLOCKS_MAX);
+            let directory = directory.unwrap().unwrap();
+            let known = SummaryLookup::Directory(&directory);
+            for key in bounds.iter().map(|key| key.clone().unwrap_or_default()) {
+                if key < range.start || !range.ends_after(&key) {
+                    continue;
+                }
+                let within = |block: Result<Option<ListedBlock>>| {
+                    let block = block.unwrap();
+                    block.filter(|block| {
+                        range.ends_after(&block.first) && block.last[..] >= range.start[..]
+                    })
+                };
+                assert_eq!(
+                    within(known.block_after(&key)),
+                    within(stored.block_after(&key))
+                );
+                let below = Some(&key[..]);
+                assert_eq!(
+                    within(known.block_below(below)),
+                    within(stored.block_below(below))
+                );
+                let part = KeyRange {
+                    start: key,
+                    end: end.clone(),
+                };
+                assert_eq!(known.marked(&part).unwrap(), stored.marked(&part).unwrap());
+            }
+            let end = range.end.as_deref();
+            assert_eq!(
+                known.block_below(end).unwrap(),
+                stored.block_below(end).unwrap()
+            );
+        }
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Reads of a list of buckets, as an index finds them, by their summaries.
 //!
 //! ```text
-//! ids ─► opened buckets in the cache
-//!        ├─ within the range of times, in a block that pays, no mark, no open document, no tail ─► SummarizedBucket
-//!        └─ all others ─► read together, as from any list
+//! ids ─┬─ within the range of times, in a block that pays, no mark, no open document, no tail ─► SummarizedBucket
+//!      ├─ opened in the cache ─► the bucket
+//!      └─ all others ─► read together, as from any list
 //! ```
 //!
 //! A block has all buckets of some time, and is decoded for the few of a list. So a block that is not in the cache is read when
-//! several of its buckets were asked for, by this list or by those before it. A bucket that the range of times cuts has to be read
-//! anyway: it is read together with the others, not when a column of it is requested.
+//! several of its buckets were asked for that are not in the cache either, by this list or by those before it. A summary is read even
+//! if the bucket is in the cache, as its bounds lie side by side with those of others. A bucket that the range of times cuts has to be
+//! read anyway: it is read together with the others, not when a column of it is requested.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use nilometer_storage::{KeyspaceId, Snapshot};
 
 use super::summarized::ScannedBucket;
 use super::summarized_bucket::{ChunkReader, SummarizedBucket};
-use super::summary_reader::SummaryReader;
+use super::summary_reader::{DIRECTORY_BLOCKS_MAX, SummaryReader};
 use super::{BucketRange, BucketReader, StoredBuckets};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
-use crate::timeseries::cache::summary_blocks::{OpenedSummaries, SummaryDirectory};
+use crate::timeseries::cache::summary_blocks::{
+    DirectoryAnswer, OpenedSummaries, SummaryDirectory,
+};
 use crate::timeseries::format::key_range::KeyRange;
 
 /// Buckets read in the first snapshot, and at most.
@@ -63,7 +66,7 @@ impl BucketReader {
     }
 
     /// Returns the blocks and marks of a range. `None` if not every bucket has a summary or a mark, or if there are more than
-    /// `blocks_max` blocks.
+    /// `blocks_max` blocks. The second range at one version reads all blocks, as others are likely to follow.
     pub(super) fn summary_directory(
         &self,
         summaries: SummaryReader<'_>,
@@ -72,10 +75,18 @@ impl BucketReader {
     ) -> Result<Option<Arc<SummaryDirectory>>> {
         let version = summaries.snapshot.version(summaries.keyspace);
         let blocks = &self.cache.summary_blocks;
-        if let Some(known) = blocks.directory(summaries.keyspace, version, range) {
-            return Ok(Some(known));
-        }
-        let read = summaries.directory(range, blocks_max)?.map(Arc::new);
+        let all = match blocks.ask_directory(summaries.keyspace, version, range) {
+            DirectoryAnswer::Known(known) => return Ok(Some(known)),
+            DirectoryAnswer::ReadRange => None,
+            DirectoryAnswer::ReadAll => {
+                summaries.directory(&KeyRange::all(), DIRECTORY_BLOCKS_MAX)?
+            }
+        };
+        let read = match all {
+            Some(all) => Some(all),
+            None => summaries.directory(range, blocks_max)?,
+        };
+        let read = read.map(Arc::new);
         if let Some(read) = &read {
             blocks.record_directory(summaries.keyspace, version, read);
         }
@@ -108,6 +119,12 @@ impl BucketReader {
         }
         Ok(found)
     }
+}
+
+/// A bucket that is to be read by its summary, if that pays.
+struct WantedBucket {
+    id: [u8; 12],
+    is_cached: bool,
 }
 
 /// The snapshot of a chunk.
@@ -155,7 +172,7 @@ impl SummarizedList {
         Ok(())
     }
 
-    /// Adds the summaries of those buckets that are read by them.
+    /// Adds the summaries of those buckets that are read by them, also of buckets in the cache.
     fn summarize(
         &mut self,
         view: &ChunkView,
@@ -165,18 +182,21 @@ impl SummarizedList {
         let Some(keyspace) = self.scan.keyspaces.summaries else {
             return Ok(());
         };
-        let wanted = ids.iter().zip(&*found);
-        let wanted = wanted.filter(|(id, found)| found.is_none() && self.whole.contains(**id));
-        let mut wanted: Vec<[u8; 12]> = wanted.map(|(id, _)| *id).collect();
+        let whole = ids.iter().zip(&*found);
+        let whole = whole.filter(|(id, _)| self.whole.contains(**id));
+        let wanted = whole.map(|(id, found)| WantedBucket {
+            id: *id,
+            is_cached: found.is_some(),
+        });
+        let mut wanted: Vec<WantedBucket> = wanted.collect();
         if wanted.is_empty() {
             return Ok(());
         }
-        wanted.sort_unstable();
+        wanted.sort_unstable_by_key(|bucket| bucket.id);
         let summarized = self.summaries_of(view, keyspace, &wanted)?;
         for (id, found) in ids.iter().zip(found) {
             let at = summarized.binary_search_by_key(id, |(id, _)| *id);
             if let Ok(at) = at
-                && found.is_none()
                 && let Some((_, bucket)) = summarized.get(at)
             {
                 *found = Some(ScannedBucket::Summarized(Arc::clone(bucket)));
@@ -190,51 +210,54 @@ impl SummarizedList {
         &self,
         ChunkView { snapshot, versions }: &ChunkView,
         keyspace: KeyspaceId,
-        ids: &[[u8; 12]],
+        wanted: &[WantedBucket],
     ) -> Result<Vec<([u8; 12], Arc<SummarizedBucket>)>> {
         let (reader, keyspaces) = (&self.scan.reader, self.scan.keyspaces);
-        let range = KeyRange::of_buckets(ids);
+        let range = KeyRange::of_buckets(wanted.iter().map(|bucket| bucket.id));
         let summaries = SummaryReader {
             snapshot: &**snapshot,
             keyspace,
         };
         // To read the place of a block costs less than to look up a bucket.
-        let Some(directory) = reader.summary_directory(summaries, &range, ids.len())? else {
+        let Some(directory) = reader.summary_directory(summaries, &range, wanted.len())? else {
             return Ok(Vec::new());
         };
-        let blocks = directory.blocks.iter().filter_map(|block| {
-            let from = ids.partition_point(|id| *id < block.first);
-            let to = ids.partition_point(|id| *id <= block.last);
-            let wanted = ids.get(from..to).filter(|wanted| !wanted.is_empty())?;
+        let blocks = directory.blocks_within(&range).iter();
+        let blocks = blocks.filter_map(|block| {
+            let from = wanted.partition_point(|bucket| bucket.id < block.first);
+            let to = wanted.partition_point(|bucket| bucket.id <= block.last);
+            let wanted = wanted.get(from..to).filter(|wanted| !wanted.is_empty())?;
+            let missing = wanted.iter().filter(|bucket| !bucket.is_cached).count();
             let known = &reader.cache.summary_blocks;
-            let pays = known.ask(keyspace, block.number, wanted.len());
+            let pays = known.ask(keyspace, block.number, missing);
             pays.then_some((block.number, wanted))
         });
-        let (numbers, wanted): (Vec<u64>, Vec<&[[u8; 12]]>) = blocks.unzip();
+        let (numbers, parts): (Vec<u64>, Vec<&[WantedBucket]>) = blocks.unzip();
         if numbers.is_empty() {
             return Ok(Vec::new());
         }
-        let unsealed = (&range, ids.len());
+        let unsealed = (&range, wanted.len());
         let unsealed = reader.unsealed_within(&**snapshot, keyspaces, *versions, unsealed)?;
         let Some(unsealed) = unsealed else {
             return Ok(Vec::new());
         };
         let blocks = reader.summary_blocks(summaries, &numbers)?;
-        let mut found = Vec::with_capacity(ids.len());
-        for (block, wanted) in blocks.iter().zip(wanted) {
+        let mut found = Vec::with_capacity(wanted.len());
+        for (block, wanted) in blocks.iter().zip(parts) {
             let Some(block) = block else { continue };
             let chunk = Arc::new(ChunkReader::new(&self.scan, snapshot, *versions));
             let is_valid = |id: &[u8; 12]| {
                 directory.marked.binary_search(id).is_err() && unsealed.binary_search(id).is_err()
             };
-            for id in wanted.iter().filter(|id| is_valid(id)) {
+            let ids = wanted.iter().map(|bucket| bucket.id);
+            for id in ids.filter(|id| is_valid(id)) {
                 let rows = block.rows();
-                let Ok(at) = rows.binary_search_by_key(id, |row| row.id) else {
+                let Ok(at) = rows.binary_search_by_key(&id, |row| row.id) else {
                     continue;
                 };
                 if rows.get(at).is_some_and(|row| !row.is_opaque()) {
                     let bucket = SummarizedBucket::new(block.clone(), at, chunk.clone());
-                    found.push((*id, Arc::new(bucket)));
+                    found.push((id, Arc::new(bucket)));
                 }
             }
         }

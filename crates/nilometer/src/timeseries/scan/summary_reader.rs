@@ -11,6 +11,55 @@ use crate::timeseries::format::summary::{FORM, SummaryBlock};
 /// Marks for each block of a range: where more buckets have changed, summaries do not pay.
 const MARKS_PER_BLOCK: usize = 16;
 
+/// Blocks of a directory that is read at once, at most.
+pub(super) const DIRECTORY_BLOCKS_MAX: usize = 1024;
+
+/// Where blocks and marks are looked up.
+pub(super) enum SummaryLookup<'s> {
+    /// In memory. Only what is in the range of the directory is found.
+    Directory(&'s SummaryDirectory),
+    /// In the store.
+    Stored(SummaryReader<'s>),
+}
+
+impl SummaryLookup<'_> {
+    /// Returns the first block with buckets at or after a key.
+    pub(super) fn block_after(&self, key: &[u8]) -> Result<Option<ListedBlock>> {
+        match self {
+            Self::Directory(SummaryDirectory { blocks, .. }) => {
+                let before = blocks.partition_point(|block| block.last[..] < *key);
+                Ok(blocks.get(before).copied())
+            }
+            Self::Stored(reader) => reader.block_after(key),
+        }
+    }
+
+    /// Returns the last block that begins below a key, or of all if there is none.
+    pub(super) fn block_below(&self, key: Option<&[u8]>) -> Result<Option<ListedBlock>> {
+        match (self, key) {
+            (Self::Directory(SummaryDirectory { blocks, .. }), key) => {
+                let is_below = |block: &ListedBlock| key.is_none_or(|key| block.first[..] < *key);
+                let below = blocks.partition_point(is_below);
+                Ok(below.checked_sub(1).and_then(|at| blocks.get(at)).copied())
+            }
+            (Self::Stored(reader), Some(key)) => reader.block_below(key),
+            (Self::Stored(reader), None) => reader.last_block(),
+        }
+    }
+
+    /// Returns the marked buckets in a range, ascending.
+    pub(super) fn marked(&self, range: &KeyRange) -> Result<Vec<[u8; 12]>> {
+        match self {
+            Self::Directory(SummaryDirectory { marked, .. }) => {
+                let from = marked.partition_point(|id| id[..] < range.start[..]);
+                let to = marked.partition_point(|id| range.ends_after(id));
+                Ok(marked.get(from..to).unwrap_or(&[]).to_vec())
+            }
+            Self::Stored(reader) => reader.marked(range, usize::MAX),
+        }
+    }
+}
+
 /// A keyspace of summaries at one instant.
 #[derive(Clone, Copy)]
 pub(crate) struct SummaryReader<'s> {

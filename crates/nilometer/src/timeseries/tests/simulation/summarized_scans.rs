@@ -76,7 +76,7 @@ impl Simulation {
         let reader = &self.timeseries.reader;
         let scan = reader.scan_summarized(&self.collection, range);
         let mut ids = Vec::new();
-        for bucket in scan.unwrap().exhaustive() {
+        for bucket in scan.unwrap() {
             ids.push(match bucket.unwrap() {
                 ScannedBucket::Stored(bucket) => bucket.id(),
                 ScannedBucket::Summarized(bucket) => {
