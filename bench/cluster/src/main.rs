@@ -6,14 +6,15 @@
 //! ```
 //!
 //! `--place` measures beside the local engine only places whose names contain the words, `--no-rates` neither writers nor an idle
-//! database. The first answers are those of three queries, of those that `--only` selects, or with `--openings` of all. Each is
-//! measured twice, in `--openings` new openings (9), of which the median counts: as the first query of all, which also runs code for
-//! the first time since the opening, and after the same query of another collection, when nothing but the data is cold. An opening
+//! database. The first answers are those of three queries, of those that `--only` selects, or with `--openings` of all, as the first
+//! query of each of `--openings` new openings (9), of which the median counts. An opening
 //! reads the newest measurements for as long as that of a server does, or for `--prefetch-ms` at most; 0 reads none.
-//! A first answer is compared with the median of later ones to the same question.
+//! A first answer is compared with the median of later ones to the same question, and with the median of those before which the
+//! caches of the processor were cleared: after an opening these have little of the code that answers, wherever the data is.
 //!
 //! The store is in memory, and each request to it waits: 5 ms, as a store nearby, and 20 ms. Each table has a row for the local
-//! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does.
+//! engine in a new directory, which syncs. Answers are checked as `nilometer-bench` does. Each draw of a query is asked once before it is
+//! measured.
 
 #![allow(
     clippy::print_stdout,
@@ -23,8 +24,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nilometer::database::PREFETCH_MAX;
@@ -47,7 +48,7 @@ const WRITERS: u64 = 64;
 /// How long they write.
 const WRITING: Duration = Duration::from_secs(5);
 
-/// Time for merges to end before an idle database is watched, and how long it is watched.
+/// Time for merges to end before a database is asked or watched, and how long an idle one is watched.
 const MERGING: Duration = Duration::from_secs(12);
 const RESTING: Duration = Duration::from_secs(20);
 
@@ -70,9 +71,11 @@ const OPENINGS: usize = 9;
 /// Times that the question of a first answer is asked again.
 const LATER: usize = 9;
 
-/// The database of another collection, and the parameters drawn for each query of it.
-const OTHER: &str = "other";
-const OTHER_DRAWS: usize = 5;
+/// More than the caches of a processor have.
+const PROCESSOR_CACHE_BYTES: usize = 128 << 20;
+
+/// Bytes that a processor reads at a time.
+const CACHE_LINE_BYTES: usize = 64;
 
 /// A place for a database.
 struct Place {
@@ -221,24 +224,17 @@ struct Figures {
     idle: Option<RequestCounts>,
     /// `None` if only the writers were measured.
     report: Option<Report>,
-    cold: Vec<ColdQuery>,
+    cold: Vec<FirstAnswer>,
 }
 
-/// The first answers to one query.
-struct ColdQuery {
-    name: &'static str,
-    /// The first after an opening.
-    opened: FirstAnswer,
-    /// The first of a collection, after the same query of another.
-    other: FirstAnswer,
-}
-
-/// The first answer after opening: its milliseconds, those of a later answer to the same question and of the opening, and the objects
-/// or ranges read meanwhile.
+/// The first answer to a query after an opening: its milliseconds, those of a later answer to the same question, also with the caches
+/// of the processor cleared before, and those of the opening, and the objects or ranges read meanwhile.
 #[derive(Clone, Copy)]
 struct FirstAnswer {
+    name: &'static str,
     ms: f64,
     later_ms: f64,
+    cleared_ms: f64,
     opening_ms: f64,
     gets: Option<u64>,
 }
@@ -250,8 +246,15 @@ struct ColdQuestions {
     prefetch: Duration,
     /// True if all queries are asked, not those of [`COLD`] alone.
     all: bool,
-    measured: Questions,
-    other: Questions,
+    questions: Questions,
+}
+
+/// Replaces what the caches of the processor have.
+fn clear_processor_caches() {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| vec![1; PROCESSOR_CACHE_BYTES]);
+    let lines = bytes.iter().step_by(CACHE_LINE_BYTES);
+    std::hint::black_box(lines.map(|byte| u64::from(*byte)).sum::<u64>());
 }
 
 /// Loads, asks, and asks again what is cold.
@@ -275,11 +278,21 @@ fn figures(
         });
     }
     let mut target = Target::embedded(Arc::clone(&opened.database), 1);
-    let report = measure(options, &mut target, &mut |_| ())?;
+    let loading = Options {
+        queries: false,
+        ..options.clone()
+    };
+    measure(&loading, &mut target, &mut |_| ())?;
+    std::thread::sleep(MERGING);
+    let asking = Options {
+        load: false,
+        settle_s: 0,
+        ..options.clone()
+    };
+    let report = measure(&asking, &mut target, &mut |_| ())?;
     if !report.all_answers_right() {
         return Err(format!("{}: {}", place.name, report.text()));
     }
-    measure(&other(options), &mut target, &mut |_| ())?;
     let (writers, loaded) = match with_rates {
         true => single_writers(&opened)?,
         false => (0.0, None),
@@ -290,13 +303,7 @@ fn figures(
     drop((target, opened));
     let asked = report.medians_ms().into_iter().map(|(name, _)| name);
     let asked = asked.filter(|name| cold.all || COLD.contains(name));
-    let cold = asked.map(|name| {
-        Ok(ColdQuery {
-            name,
-            opened: median(cold.openings, || first_answer(place, name, cold, false))?,
-            other: median(cold.openings, || first_answer(place, name, cold, true))?,
-        })
-    });
+    let cold = asked.map(|name| median(cold.openings, || first_answer(place, name, cold)));
     let cold = cold.collect::<Outcome<_>>()?;
     Ok(Figures {
         name: place.name.clone(),
@@ -306,17 +313,6 @@ fn figures(
         report: Some(report),
         cold,
     })
-}
-
-/// Returns the options with which another collection is loaded.
-fn other(options: &Options) -> Options {
-    Options {
-        database: OTHER.to_string(),
-        seed: options.seed + 1,
-        queries: false,
-        settle_s: 0,
-        ..options.clone()
-    }
 }
 
 /// Returns the median of the answers in several openings.
@@ -331,39 +327,40 @@ fn median(
     median.copied().ok_or_else(|| "no openings".to_string())
 }
 
-/// Returns what a query costs that is the first of its collection in an opening: the first of all, or `after_other` the same of
-/// another collection; and what the same question costs later.
-fn first_answer(
-    place: &Place,
-    name: &str,
-    cold: &ColdQuestions,
-    after_other: bool,
-) -> Outcome<FirstAnswer> {
+/// Returns what a query costs that is the first of an opening, and what the same question costs later.
+fn first_answer(place: &Place, name: &'static str, cold: &ColdQuestions) -> Outcome<FirstAnswer> {
     let began = Instant::now();
     let opened = place.open()?;
     opened.database.prefetch_newest(cold.prefetch);
     let opening_ms = began.elapsed().as_secs_f64() * 1000.0;
     let gets = || opened.engine.as_ref().map(|engine| engine.requests().gets);
     let mut target = Target::embedded(Arc::clone(&opened.database), 1);
-    let ask = |questions: &Questions, draws, target: &mut Target| {
-        let report = questions.ask(name, draws, target)?;
+    let mut ask = || {
+        let report = cold.questions.ask(name, 1, &mut target)?;
         let right = report.all_answers_right().then_some(());
         right.ok_or_else(|| format!("{name}: {}", report.text()))?;
         let median = report.medians_ms().into_iter().next();
-        median.ok_or_else(|| format!("{name}: no such query"))
+        median
+            .map(|(_, ms)| ms)
+            .ok_or_else(|| format!("{name}: no such query"))
     };
-    if after_other {
-        ask(&cold.other, OTHER_DRAWS, &mut target)?;
-    }
     let before = gets();
-    let (_, ms) = ask(&cold.measured, 1, &mut target)?;
+    let ms = ask()?;
     let gets = gets().zip(before).map(|(after, before)| after - before);
-    let later = (0..LATER).map(|_| Ok(ask(&cold.measured, 1, &mut target)?.1));
-    let mut later = later.collect::<Outcome<Vec<f64>>>()?;
-    later.sort_by(f64::total_cmp);
+    let mut later = |prepare: fn()| {
+        let answers = (0..LATER).map(|_| {
+            prepare();
+            ask()
+        });
+        let mut later = answers.collect::<Outcome<Vec<f64>>>()?;
+        later.sort_by(f64::total_cmp);
+        Ok::<_, String>(later.get(LATER / 2).copied().unwrap_or(0.0))
+    };
     Ok(FirstAnswer {
+        name,
         ms,
-        later_ms: later.get(LATER / 2).copied().unwrap_or(0.0),
+        later_ms: later(|| ())?,
+        cleared_ms: later(clear_processor_caches)?,
         opening_ms,
         gets,
     })
@@ -418,13 +415,14 @@ fn print(all: &[Figures]) {
         }
         println!();
     }
-    print_cold(all, "first after opening", |cold| cold.opened);
-    print_cold(all, "first of a collection", |cold| cold.other);
+    print_cold(all);
 }
 
 /// Prints first answers, with their ratios to later ones to the same question.
-fn print_cold(all: &[Figures], title: &str, answer: fn(&ColdQuery) -> FirstAnswer) {
-    println!("\n| {title}, ms and ratio to later ones | |");
+fn print_cold(all: &[Figures]) {
+    println!(
+        "\n| first after opening, ms, and ratios to later ones and to those with cleared caches of the processor | |"
+    );
     let asked = || {
         let all = all.iter().filter(|one| one.report.is_some());
         all.map(|one| &one.cold)
@@ -432,22 +430,20 @@ fn print_cold(all: &[Figures], title: &str, answer: fn(&ColdQuery) -> FirstAnswe
     let queries = asked().next().map_or(0, |cold| cold.len());
     for at in 0..queries {
         for (of, cold) in asked().enumerate() {
-            let name = cold[at].name;
+            let first = cold[at];
             if of == 0 {
-                print!("| {name} |");
+                print!("| {} |", first.name);
             }
-            let FirstAnswer {
-                ms, later_ms, gets, ..
-            } = answer(&cold[at]);
-            let ratio = ms / later_ms;
+            let gets = first.gets;
             let gets = gets.map_or(String::new(), |gets| format!(", {gets} GETs"));
-            print!(" {ms:.2} ({ratio:.1}){gets} |");
+            let [later, cleared] = [first.later_ms, first.cleared_ms].map(|ms| first.ms / ms);
+            print!(" {:.2} ({later:.1}, {cleared:.1}){gets} |", first.ms);
         }
         println!();
     }
     print!("| the opening |");
     for cold in asked() {
-        let mut openings: Vec<f64> = cold.iter().map(|cold| answer(cold).opening_ms).collect();
+        let mut openings: Vec<f64> = cold.iter().map(|cold| cold.opening_ms).collect();
         openings.sort_by(f64::total_cmp);
         let median = openings.get(openings.len() / 2);
         print!(" {:.0} |", median.copied().unwrap_or(0.0));
@@ -494,13 +490,13 @@ fn run(arguments: &[String]) -> Outcome {
             _ => return Err(format!("unknown option {word}")),
         }
     }
+    options.warm_up = options.draws;
     let scratch = std::env::temp_dir().join(format!("nilometer-cluster-{}", std::process::id()));
     let cold = ColdQuestions {
         openings: openings.unwrap_or(OPENINGS),
         prefetch,
         all: openings.is_some() || !options.only.is_empty(),
-        measured: Questions::new(options.clone()),
-        other: Questions::new(other(&options)),
+        questions: Questions::new(options.clone()),
     };
     let figures = all_figures(&scratch, &options, &cold, &place, with_rates);
     // What cannot be removed is in the system's directory for temporary files.
