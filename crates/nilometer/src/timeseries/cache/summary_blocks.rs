@@ -238,6 +238,9 @@ impl SummaryBlocks {
         if blocks.contains_key(&block) {
             return true;
         }
+        if rows == 0 {
+            return false;
+        }
         if asked.len() >= ASKED_MAX {
             asked.clear();
         }

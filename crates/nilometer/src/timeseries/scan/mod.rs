@@ -343,6 +343,26 @@ impl BucketReader {
         found.retain(|id| range.start[..] <= id[..] && range.ends_after(id));
         Ok(Some(found))
     }
+
+    /// The same for a scan of a range: if they are not known, only this range is read, as beside writers they change all the time.
+    fn unsealed_of_range(
+        &self,
+        snapshot: &dyn Snapshot,
+        keyspaces: BucketKeyspaces,
+        versions: Option<KeyspaceVersions>,
+        range: &KeyRange,
+    ) -> Result<Vec<[u8; 12]>> {
+        let lists = &self.cache.sealed_lists;
+        let known = versions.and_then(|versions| lists.unsealed_within(versions, range));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = point_reads::unsealed_within(snapshot, keyspaces, range)?;
+        if let Some(versions) = versions.filter(|_| self.cache.buckets.is_enabled()) {
+            lists.record_unsealed(versions, range.clone(), found.clone());
+        }
+        Ok(found)
+    }
 }
 
 impl StoredBuckets {

@@ -257,12 +257,7 @@ impl SummarizedBuckets {
         let to = rows.partition_point(|row| covered.ends_after(&row.id));
         let rows = rows.get(from..to).unwrap_or(&[]);
         let versions = KeyspaceVersions::of(&*snapshot, keyspaces);
-        let in_range = (covered, rows.len());
-        let unsealed = reader.unsealed_within(&*snapshot, keyspaces, versions, in_range)?;
-        let unsealed = match unsealed {
-            Some(known) => known,
-            None => point_reads::unsealed_within(&*snapshot, keyspaces, covered)?,
-        };
+        let unsealed = reader.unsealed_of_range(&*snapshot, keyspaces, versions, covered)?;
         let opaque = rows.iter().filter(|row| row.is_opaque()).map(|row| row.id);
         let mut changed: Vec<_> = marked.into_iter().chain(unsealed).chain(opaque).collect();
         changed.sort_unstable();
