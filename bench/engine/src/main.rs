@@ -1,7 +1,7 @@
 //! The storage engine compared with fjall: the same work, the same process, one table.
 //!
 //! ```text
-//! nilometer-bench-engine [directory] [seconds per figure] [commits,buckets,recovery]
+//! nilometer-bench-engine [directory] [seconds per figure] [commits,buckets,blocks,recovery]
 //! ```
 //!
 //! Bytes written are those that the process passes to `write`, from `/proc/self/io`: log, flushes, merges and
@@ -9,6 +9,7 @@
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
+mod blocks;
 mod recovery;
 mod store;
 mod workload;
@@ -31,12 +32,18 @@ fn main() {
     let seconds = arguments.next().and_then(|text| text.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(5));
     let sections = arguments.next();
-    let sections = sections.as_deref().unwrap_or("commits,buckets,recovery");
+    let sections = sections
+        .as_deref()
+        .unwrap_or("commits,buckets,blocks,recovery");
     if sections.contains("commits") {
         measure_commits(&directory, time);
     }
     if sections.contains("buckets") {
         measure_buckets(&directory);
+    }
+    if sections.contains("blocks") {
+        blocks::measure(&directory, time);
+        remove(&directory);
     }
     if sections.contains("recovery") {
         recovery::measure(&directory);

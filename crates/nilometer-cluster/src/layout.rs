@@ -143,6 +143,7 @@ pub(crate) fn decode_record(stored: &[u8], record: &[u8]) -> Option<Keyspace> {
         options: KeyspaceOptions {
             separate_values: flags & SEPARATED != 0,
             short_lived: flags & SHORT_LIVED != 0,
+            large_blocks: false,
             long_keys_of,
         },
     })
@@ -164,6 +165,7 @@ mod tests {
             options: KeyspaceOptions {
                 separate_values: true,
                 short_lived: false,
+                large_blocks: false,
                 long_keys_of,
             },
         }

@@ -43,6 +43,9 @@ pub struct KeyspaceOptions {
     /// over an existing entry, and not in the batch that deletes it. If it breaks the guarantee, overwritten entries
     /// may reappear. No effect together with `separate_values`.
     pub short_lived: bool,
+    /// Entries have some hundred bytes and are read in key order more often than one by one: they share larger blocks.
+    /// Engines with blocks of one size ignore the option and do not store it.
+    pub large_blocks: bool,
     /// The keyspace whose long keys are stored in this one. Engines without long keys store the option and ignore it.
     pub long_keys_of: Option<KeyspaceId>,
 }

@@ -66,6 +66,9 @@ fn list(folder: &Path) -> Result<Vec<String>> {
             KeyspaceOptions {
                 short_lived: true, ..
             } => ", short-lived entries",
+            KeyspaceOptions {
+                large_blocks: true, ..
+            } => ", large blocks",
             _ => "",
         };
         let unflushed = match list.unflushed.contains(&keyspace.id) {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! LOCK          a file lock, held while any reader or writer of the directory lives
-//! FORMAT        "nilometer storage format 3"; written first, and last by a checkpoint. 1 if no flag 4 or 8 was ever in the
-//!               list of keyspaces, 2 if 4 was
+//! FORMAT        "nilometer storage format 4"; written first, and last by a checkpoint. 1 if no flag 4, 8 or 16 was ever in
+//!               the list of keyspaces, 2 if 4 was, 3 if 8 was
 //! TREES         the list of keyspaces, see tree_list.rs
 //! wal/          the log and the list of its files, see log/mod.rs
 //! backup/       links to files, while a backup reads them, see backup.rs
@@ -35,8 +35,11 @@ pub(crate) const LONG_KEY_FORMAT_VERSION: u32 = 2;
 /// Version of a directory with keyspaces of which no flush has begun, which builds that know the versions before it refuse.
 pub(crate) const UNFLUSHED_FORMAT_VERSION: u32 = 3;
 
+/// Version of a directory with keyspaces of large blocks, which builds that know the versions before it refuse.
+pub(crate) const LARGE_BLOCK_FORMAT_VERSION: u32 = 4;
+
 /// The newest version.
-pub(crate) const FORMAT_VERSION_MAX: u32 = UNFLUSHED_FORMAT_VERSION;
+pub(crate) const FORMAT_VERSION_MAX: u32 = LARGE_BLOCK_FORMAT_VERSION;
 
 const FORMAT_PREFIX: &str = "nilometer storage format ";
 

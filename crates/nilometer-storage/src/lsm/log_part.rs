@@ -11,7 +11,7 @@
 //!        | 2, keyspace id u64                                                      (dropped)
 //! ```
 //!
-//! Flags are 1 (separated values), 2 (short-lived entries) and 4 (long keys).
+//! Flags are 1 (separated values), 2 (short-lived entries), 4 (long keys) and 8 (large blocks).
 
 use crate::checksum::checksum;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
@@ -22,6 +22,7 @@ const DROPPED: u8 = 2;
 const SEPARATED: u8 = 1;
 const SHORT_LIVED: u8 = 2;
 const LONG_KEYS: u8 = 4;
+const LARGE_BLOCKS: u8 = 8;
 
 /// A place in the log: between two batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,6 +187,7 @@ fn encode_change(change: &KeyspaceChange) -> Vec<u8> {
             bytes.push(
                 flag(options.separate_values, SEPARATED)
                     | flag(options.short_lived, SHORT_LIVED)
+                    | flag(options.large_blocks, LARGE_BLOCKS)
                     | flag(options.long_keys_of.is_some(), LONG_KEYS),
             );
             bytes.extend(options.long_keys_of.map_or(0, |of| of.0).to_le_bytes());
@@ -203,7 +205,7 @@ fn decode_change(bytes: &[u8]) -> Option<KeyspaceChange> {
         CREATED => {
             let flags = *take(&mut rest, 1)?.first()?;
             let of = KeyspaceId(take_u64(&mut rest)?);
-            if flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS) != 0 {
+            if flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS | LARGE_BLOCKS) != 0 {
                 return None;
             }
             Some(KeyspaceChange::Created(Keyspace {
@@ -212,6 +214,7 @@ fn decode_change(bytes: &[u8]) -> Option<KeyspaceChange> {
                 options: KeyspaceOptions {
                     separate_values: flags & SEPARATED != 0,
                     short_lived: flags & SHORT_LIVED != 0,
+                    large_blocks: flags & LARGE_BLOCKS != 0,
                     long_keys_of: (flags & LONG_KEYS != 0).then_some(of),
                 },
             }))
@@ -264,6 +267,7 @@ mod tests {
                         options: KeyspaceOptions {
                             separate_values: true,
                             short_lived: false,
+                            large_blocks: true,
                             long_keys_of: Some(KeyspaceId(3)),
                         },
                     }),

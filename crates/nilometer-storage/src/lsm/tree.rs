@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lsm_tree::config::RestartIntervalPolicy;
+use lsm_tree::config::{BlockSizePolicy, RestartIntervalPolicy};
 use lsm_tree::{
     AbstractTree, AnyTree, Cache, CompressionType, Config, DescriptorTable, KvSeparationOptions,
     Memtable, SequenceNumberCounter, Slice,
@@ -42,6 +42,12 @@ use crate::lock::lock;
 /// scans this many entries. With the library's 16, the scan took most of the time of finding a bucket by its series
 /// among a million.
 const RESTART_INTERVAL: u8 = 4;
+
+/// Bytes of a block before compression: the library's default.
+const BLOCK_BYTES: u32 = 4096;
+
+/// Bytes of a block in keyspaces with large blocks: see decision 0041.
+const LARGE_BLOCK_BYTES: u32 = 8 * 1024;
 
 /// A watermark above every sequence number: for recovery, when there are no readers.
 pub(crate) const NO_READERS: u64 = 0x7fff_ffff_ffff_ffff;
@@ -130,9 +136,14 @@ impl Tree {
                 .age_cutoff(1.0)
         });
         let dummy_visible = SequenceNumberCounter::default();
+        let block_bytes = match keyspace.options.large_blocks {
+            true => LARGE_BLOCK_BYTES,
+            false => BLOCK_BYTES,
+        };
         let config = Config::new(&path, context.sequence.clone(), dummy_visible)
             .use_cache(Arc::clone(&context.cache))
             .use_descriptor_table(Some(Arc::clone(&context.descriptors)))
+            .data_block_size_policy(BlockSizePolicy::all(block_bytes))
             .data_block_restart_interval_policy(RestartIntervalPolicy::all(RESTART_INTERVAL))
             .with_kv_separation(separation);
         let inner = fenced(&path, "open", || config.open())?;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "NILOTRE1", next id u64, number of keyspaces u64,
-//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries, 4: long keys, 8: unflushed),
+//! for each: id u64,
+//!           flags u8 (1: separated values, 2: short-lived entries, 4: long keys, 8: unflushed, 16: large blocks),
 //!           name length u32, name, with flag 4 the id of the keyspace whose long keys it holds u64
 //! checksum u64 of everything before it                                       (little-endian)
 //! ```
@@ -17,7 +18,8 @@ use std::fs;
 use std::path::Path;
 
 use super::directory::{
-    FORMAT_VERSION, LONG_KEY_FORMAT_VERSION, UNFLUSHED_FORMAT_VERSION, write_atomically,
+    FORMAT_VERSION, LARGE_BLOCK_FORMAT_VERSION, LONG_KEY_FORMAT_VERSION, UNFLUSHED_FORMAT_VERSION,
+    write_atomically,
 };
 use crate::checksum::checksum;
 use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
@@ -29,6 +31,7 @@ const SEPARATED: u8 = 1;
 const SHORT_LIVED: u8 = 2;
 const LONG_KEYS: u8 = 4;
 const UNFLUSHED: u8 = 8;
+const LARGE_BLOCKS: u8 = 16;
 
 /// The keyspaces of a database, by ascending id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,11 +80,17 @@ impl TreeList {
 
     /// Returns the version of the format that a directory with these keyspaces has at least.
     pub(crate) fn format_version(&self) -> u32 {
+        let has = |test: fn(&KeyspaceOptions) -> bool| {
+            let mut options = self.keyspaces.iter().map(|keyspace| &keyspace.options);
+            options.any(test)
+        };
+        if has(|options| options.large_blocks) {
+            return LARGE_BLOCK_FORMAT_VERSION;
+        }
         if !self.unflushed.is_empty() {
             return UNFLUSHED_FORMAT_VERSION;
         }
-        let mut options = self.keyspaces.iter().map(|keyspace| keyspace.options);
-        match options.any(|options| options.long_keys_of.is_some()) {
+        match has(|options| options.long_keys_of.is_some()) {
             true => LONG_KEY_FORMAT_VERSION,
             false => FORMAT_VERSION,
         }
@@ -155,13 +164,16 @@ fn flags_of(options: KeyspaceOptions) -> u8 {
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
     flag(options.separate_values, SEPARATED)
         | flag(options.short_lived, SHORT_LIVED)
+        | flag(options.large_blocks, LARGE_BLOCKS)
         | flag(options.long_keys_of.is_some(), LONG_KEYS)
 }
 
 fn options_of(flags: u8) -> Option<KeyspaceOptions> {
-    (flags & !(SEPARATED | SHORT_LIVED | LONG_KEYS | UNFLUSHED) == 0).then_some(KeyspaceOptions {
+    let known = SEPARATED | SHORT_LIVED | LONG_KEYS | UNFLUSHED | LARGE_BLOCKS;
+    (flags & !known == 0).then_some(KeyspaceOptions {
         separate_values: flags & SEPARATED != 0,
         short_lived: flags & SHORT_LIVED != 0,
+        large_blocks: flags & LARGE_BLOCKS != 0,
         long_keys_of: None,
     })
 }
@@ -178,18 +190,21 @@ mod tests {
             options: KeyspaceOptions {
                 separate_values,
                 short_lived,
-                long_keys_of: None,
+                ..KeyspaceOptions::default()
             },
         };
         let mut long_keys = keyspace(11, "long keys of 8", true, false);
         long_keys.options.long_keys_of = Some(KeyspaceId(8));
+        let mut records = keyspace(12, "records", false, false);
+        records.options.large_blocks = true;
         let list = TreeList {
-            next_id: 12,
+            next_id: 13,
             keyspaces: vec![
                 keyspace(1, "catalog", false, false),
                 keyspace(8, "séparé", true, false),
                 keyspace(9, "tail", false, true),
                 long_keys,
+                records,
             ],
             unflushed: BTreeSet::from([KeyspaceId(8), KeyspaceId(11)]),
         };

@@ -31,13 +31,21 @@ pub trait Factory {
 pub const TOGETHER: KeyspaceOptions = KeyspaceOptions {
     separate_values: false,
     short_lived: false,
+    large_blocks: false,
     long_keys_of: None,
+};
+
+/// Options of a keyspace with large blocks.
+pub const LARGE_BLOCKS: KeyspaceOptions = KeyspaceOptions {
+    large_blocks: true,
+    ..TOGETHER
 };
 
 /// Options of a keyspace with separated values.
 pub const APART: KeyspaceOptions = KeyspaceOptions {
     separate_values: true,
     short_lived: false,
+    large_blocks: false,
     long_keys_of: None,
 };
 
@@ -45,6 +53,7 @@ pub const APART: KeyspaceOptions = KeyspaceOptions {
 pub const SHORT_LIVED: KeyspaceOptions = KeyspaceOptions {
     separate_values: false,
     short_lived: true,
+    large_blocks: false,
     long_keys_of: None,
 };
 

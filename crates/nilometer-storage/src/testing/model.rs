@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::contract::{APART, Factory, SHORT_LIVED, TOGETHER, entries};
+use super::contract::{APART, Factory, LARGE_BLOCKS, SHORT_LIVED, TOGETHER, entries};
 use super::random::Random;
 use crate::engine::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch, seek};
 
@@ -90,7 +90,7 @@ impl History<'_> {
         if self.contents.len() >= KEYSPACES_MAX {
             return;
         }
-        let options = [APART, TOGETHER, SHORT_LIVED][self.random.index(3)];
+        let options = [APART, TOGETHER, SHORT_LIVED, LARGE_BLOCKS][self.random.index(4)];
         self.names += 1;
         let name = format!("k{}", self.names);
         let id = self.engine.create_keyspace(&name, options).expect("create");

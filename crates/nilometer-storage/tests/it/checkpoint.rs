@@ -92,7 +92,7 @@ fn foreign_directories_are_refused() {
     let newer = LsmEngine::open(&db, LsmOptions::tiny()).err();
     let expected = Error::UnsupportedFormat {
         found: 9,
-        supported: 3,
+        supported: 4,
     };
     assert_eq!(newer.map(|e| e.to_string()), Some(expected.to_string()));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER, put};
+use nilometer_storage::testing::contract::{APART, LARGE_BLOCKS, SHORT_LIVED, TOGETHER, put};
 use nilometer_storage::{Engine, Error, KeyspaceId, LsmEngine, LsmOptions};
 
 use crate::damage::copy;
@@ -163,7 +163,23 @@ fn an_older_format_is_raised_by_a_new_keyspace() {
     assert_eq!(format(), "nilometer storage format 1\n");
     let new = engine.create_keyspace("new", APART).expect("create");
     assert_eq!(format(), "nilometer storage format 3\n");
-    fill(&engine, &[new], 0);
+    let large = engine.create_keyspace("large", LARGE_BLOCKS);
+    let large = large.expect("create");
+    assert_eq!(format(), "nilometer storage format 4\n");
+    fill(&engine, &[new, large], 0);
+    engine.settle().expect("settle");
+    let newer = directory.path().join("newer");
+    engine.checkpoint(&newer).expect("checkpoint");
     drop(engine);
-    check(&open(&older), &[old, new], KEYS);
+    for path in [older, newer] {
+        assert_eq!(
+            fs::read_to_string(path.join("FORMAT")).expect("a format"),
+            "nilometer storage format 4\n"
+        );
+        let engine = open(&path);
+        check(&engine, &[old, new, large], KEYS);
+        let keyspaces = engine.keyspaces();
+        let found = keyspaces.iter().find(|keyspace| keyspace.id == large);
+        assert_eq!(found.map(|found| found.options), Some(LARGE_BLOCKS));
+    }
 }

@@ -206,7 +206,7 @@ fn long_keys_survive_on_disk_and_change_the_format() {
         engine.close().expect("close");
     }
     // In the copy no keyspace is unflushed.
-    for (path, version) in [(&path, 3), (&copy, 2)] {
+    for (path, version) in [(&path, 4), (&copy, 2)] {
         assert_eq!(
             format(path).expect("format"),
             format!("nilometer storage format {version}\n")

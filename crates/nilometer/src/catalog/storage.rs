@@ -20,7 +20,13 @@ pub(super) enum StorageKind {
 const PLAIN: KeyspaceOptions = KeyspaceOptions {
     separate_values: false,
     short_lived: false,
+    large_blocks: false,
     long_keys_of: None,
+};
+
+const LARGE_BLOCKS: KeyspaceOptions = KeyspaceOptions {
+    large_blocks: true,
+    ..PLAIN
 };
 
 const SEPARATED: KeyspaceOptions = KeyspaceOptions {
@@ -54,8 +60,8 @@ impl StorageKind {
                 ("summaries", PLAIN),
                 ("registry", PLAIN),
             ],
-            Self::Records => &[("records", PLAIN), ("idIndex", PLAIN)],
-            Self::Clustered => &[("records", PLAIN)],
+            Self::Records => &[("records", LARGE_BLOCKS), ("idIndex", PLAIN)],
+            Self::Clustered => &[("records", LARGE_BLOCKS)],
         }
     }
 

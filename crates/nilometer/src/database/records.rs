@@ -90,15 +90,23 @@ impl RecordSource for StoredRecordSource {
             min: scan.min.clone(),
             max: scan.max.clone(),
         };
-        if bounds.is_bounded() {
+        if bounds.is_bounded() && self.is_clustered() {
             self.collection.indexes.count_id_use();
         }
-        Ok(Box::new(self.records.scan_within(
-            &self.collection,
-            backward,
-            scan.start_after.clone(),
-            bounds,
-        )?))
+        let start_after = scan.start_after.clone();
+        let records = self
+            .records
+            .scan_within(&self.collection, backward, start_after, bounds)?;
+        Ok(Box::new(match scan.reads_all {
+            true => records.in_large_chunks(),
+            false => records,
+        }))
+    }
+
+    fn key_behind(&self, key: &RecordKey, count: u64) -> Option<RecordKey> {
+        let id = key.first_chunk().filter(|_| !self.is_clustered())?;
+        let behind = u64::from_be_bytes(*id).saturating_add(count);
+        Some(behind.to_be_bytes().to_vec())
     }
 
     fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {

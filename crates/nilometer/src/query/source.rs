@@ -252,12 +252,14 @@ pub struct ViewDefinition {
 pub struct RecordScanOptions {
     /// The direction.
     pub direction: Direction,
-    /// Lowest key to return, inclusive (clustered collections only).
+    /// Lowest key to return, inclusive.
     pub min: Option<RecordKey>,
-    /// Highest key to return, inclusive (clustered collections only).
+    /// Highest key to return, inclusive.
     pub max: Option<RecordKey>,
     /// Start after this record, in the direction of the scan.
     pub start_after: Option<RecordKey>,
+    /// The caller reads up to `max` or the end.
+    pub reads_all: bool,
 }
 
 /// An entry of an index.
@@ -362,6 +364,12 @@ pub trait RecordSource: Send + Sync {
     /// Returns the field whose values have clustered keys.
     fn cluster_field(&self) -> &str {
         "_id"
+    }
+
+    /// Returns the key behind `key` by `count`, where keys are numbers that are given to records one after the other; else `None`.
+    fn key_behind(&self, key: &RecordKey, count: u64) -> Option<RecordKey> {
+        let _ = (key, count);
+        None
     }
 
     /// Returns the place behind all records of a scan that begins now, for a tailable scan that finds none; `None` if it ends then.

@@ -471,7 +471,7 @@ pub struct RecordScan {
 impl RecordScan {
     /// Reads large chunks from the start, for a scan that goes to the end.
     #[must_use]
-    pub(super) fn in_large_chunks(mut self) -> Self {
+    pub(crate) fn in_large_chunks(mut self) -> Self {
         self.chunk = CHUNK_RECORDS_MAX;
         self
     }

@@ -18,6 +18,7 @@ mod indexed_changes;
 mod interrupts;
 mod language;
 mod long_keys;
+mod long_scans;
 mod lookups;
 mod many_series;
 mod measurement_changes;

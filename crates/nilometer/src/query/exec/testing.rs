@@ -24,16 +24,40 @@ use crate::session::UserName;
 /// Documents in key order.
 pub(crate) struct MemoryRecords(pub(crate) Vec<Document>);
 
+/// Returns the key of the document at a position: some numbers between are missing.
+fn memory_key(at: usize) -> RecordKey {
+    let id = at as u64 + 1 + at as u64 / 1000 * 5000;
+    id.to_be_bytes().to_vec()
+}
+
 impl RecordSource for MemoryRecords {
     fn scan(&self, scan: &RecordScanOptions) -> Result<RecordIter> {
         let keyed = self.0.iter().enumerate();
+        let is_backward = scan.direction == Direction::Backward;
+        let follows = |key: &RecordKey| match &scan.start_after {
+            Some(after) if is_backward => key < after,
+            Some(after) => key > after,
+            None => true,
+        };
+        let is_wanted = |key: &RecordKey| {
+            scan.min.as_ref().is_none_or(|min| key >= min)
+                && scan.max.as_ref().is_none_or(|max| key <= max)
+                && follows(key)
+        };
         let mut all: Vec<(RecordKey, Document)> = keyed
-            .map(|(at, d)| ((at as u64 + 1).to_be_bytes().to_vec(), d.clone()))
+            .map(|(at, document)| (memory_key(at), document))
+            .filter(|(key, _)| is_wanted(key))
+            .map(|(key, document)| (key, document.clone()))
             .collect();
-        if scan.direction == Direction::Backward {
+        if is_backward {
             all.reverse();
         }
         Ok(Box::new(all.into_iter().map(Ok)))
+    }
+
+    fn key_behind(&self, key: &RecordKey, count: u64) -> Option<RecordKey> {
+        let id = u64::from_be_bytes(*key.first_chunk()?);
+        Some(id.saturating_add(count).to_be_bytes().to_vec())
     }
 
     fn count_estimate(&self) -> Result<u64> {

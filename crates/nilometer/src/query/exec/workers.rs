@@ -242,18 +242,18 @@ impl<T: Send + 'static> TaskSlot<T> {
 }
 
 /// The tasks of one query in flight, in order.
-pub(crate) struct TasksInFlight<'w, T: Send + 'static> {
-    workers: &'w Workers,
+pub(crate) struct TasksInFlight<T: Send + 'static> {
+    workers: Arc<Workers>,
     /// Threads that may run tasks at once, the waiting one included.
     threads: usize,
     waiting: VecDeque<Arc<TaskSlot<T>>>,
 }
 
-impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
+impl<T: Send + 'static> TasksInFlight<T> {
     /// Creates an empty queue; at most `threads` threads run its tasks, the caller's included.
-    pub(crate) fn new(workers: &'w Workers, threads: usize) -> Self {
+    pub(crate) fn new(workers: &Arc<Workers>, threads: usize) -> Self {
         Self {
-            workers,
+            workers: Arc::clone(workers),
             threads,
             waiting: VecDeque::new(),
         }
@@ -261,12 +261,18 @@ impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
 
     /// Adds a task. Returns the result of the first one if the limit of tasks in flight is reached.
     pub(crate) fn push(&mut self, work: Work<T>) -> Result<Option<T>> {
-        let task = TaskSlot::offer(self.workers, self.threads, work);
+        let was_full = self.is_full();
+        let task = TaskSlot::offer(&self.workers, self.threads, work);
         self.waiting.push_back(task);
-        if self.waiting.len() <= self.threads.saturating_mul(TASKS_PER_THREAD) {
-            return Ok(None);
+        match was_full {
+            true => self.pop(),
+            false => Ok(None),
         }
-        self.pop()
+    }
+
+    /// True if the limit of tasks in flight is reached.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.len() >= self.threads.saturating_mul(TASKS_PER_THREAD)
     }
 
     /// Returns the result of the first task in flight; `None` if there is none. While a thread runs it, the caller runs later
@@ -286,7 +292,7 @@ impl<'w, T: Send + 'static> TasksInFlight<'w, T> {
     }
 }
 
-impl<T: Send + 'static> Drop for TasksInFlight<'_, T> {
+impl<T: Send + 'static> Drop for TasksInFlight<T> {
     /// Cancels tasks that no thread has started; running ones check for interrupts.
     fn drop(&mut self) {
         for task in &self.waiting {
@@ -323,7 +329,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    fn squares(workers: &Workers, threads: usize, count: u64) -> Vec<u64> {
+    fn squares(workers: &Arc<Workers>, threads: usize, count: u64) -> Vec<u64> {
         let mut tasks = TasksInFlight::new(workers, threads);
         let mut out = Vec::new();
         for n in 0..count {
@@ -337,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_caller_runs_later_tasks_while_it_waits() {
-        let workers = Workers::default();
+        let workers = Arc::<Workers>::default();
         let mut tasks = TasksInFlight::new(&workers, 2);
         let (sender, receiver) = std::sync::mpsc::channel();
         // The only thread of the pool waits in the first task for the second.
@@ -354,7 +360,7 @@ mod tests {
 
     #[test]
     fn results_come_in_order_whoever_works() {
-        let workers = Workers::default();
+        let workers = Arc::<Workers>::default();
         let expected: Vec<u64> = (0..500).map(|n| n * n).collect();
         for threads in [1, 2, 5] {
             assert_eq!(squares(&workers, threads, 500), expected);
@@ -368,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error_and_harms_nobody_else() {
-        let workers = Workers::default();
+        let workers = Arc::<Workers>::default();
         let mut tasks = TasksInFlight::new(&workers, 3);
         assert!(tasks.push(Box::new(|| Ok(1))).unwrap().is_none());
         assert!(
@@ -409,7 +415,7 @@ mod tests {
 
     #[test]
     fn few_are_in_flight() {
-        let workers = Workers::default();
+        let workers = Arc::<Workers>::default();
         let away = Arc::new(AtomicUsize::new(0));
         let mut tasks = TasksInFlight::new(&workers, 2);
         for _ in 0..100 {

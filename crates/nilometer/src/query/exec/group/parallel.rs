@@ -235,7 +235,8 @@ mod tests {
             batches_per_task: 3,
             ..QueryThreads::new(Arc::clone(workers), 4)
         });
-        let stages = array![doc! {"$group": stage.clone()}];
+        // The threads of a scan with a limit have groups to build alone.
+        let stages = array![doc! {"$limit": 10_000}, doc! {"$group": stage.clone()}];
         run_with(&MemoryCollections::of(source), &stages, settings).unwrap()
     }
 

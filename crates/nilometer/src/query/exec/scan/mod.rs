@@ -7,6 +7,7 @@
 //!
 //! index_fetch    records by index: fetched, or rows built from keys; pulls keys from
 //!   index_scan, index_union, sort_merge
+//! record_parts   the rest of a scan of records, by several threads
 //! rest_by_scan   ends a read by index that leads to much of a collection
 //! nearest        the nearest few records by a geographic index
 //! bucket_sample  measurements of randomly chosen buckets
@@ -22,6 +23,7 @@ pub mod index_union;
 pub(crate) mod merged_bins;
 pub mod nearest;
 pub mod partitions;
+mod record_parts;
 mod rest_by_scan;
 pub(crate) mod returned_records;
 pub(crate) mod rollup;
@@ -36,6 +38,7 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use self::record_parts::RecordParts;
 use super::row::filter::matching;
 use super::row::project::project;
 use super::vector::block_selection::BlockSelection;
@@ -79,11 +82,14 @@ pub struct RecordScan {
     end: Option<RecordKey>,
     /// True once a call has found no record.
     is_ended: bool,
+    /// Batches that the query's thread has read.
+    batches: usize,
 }
 
 enum RecordState {
     Unopened,
     Open(RecordIter),
+    Parts(Box<RecordParts>),
     Done,
 }
 
@@ -97,6 +103,7 @@ impl RecordScan {
             counters,
             state: RecordState::Unopened,
             is_ended: false,
+            batches: 0,
         }
     }
 
@@ -125,6 +132,7 @@ impl RecordScan {
             min,
             max,
             start_after: self.last.clone(),
+            reads_all: false,
         };
         self.state = RecordState::Open(self.input.source.scan(&scan)?);
         Ok(())
@@ -172,6 +180,16 @@ impl Operator for RecordScan {
         if matches!(self.state, RecordState::Unopened) {
             self.open()?;
         }
+        if let RecordState::Parts(parts) = &mut self.state {
+            if let Some(rows) = parts.next(&self.counters, cx)? {
+                return Ok(Some(Batch::Rows(rows)));
+            }
+            let since = source::RecordScanOptions {
+                start_after: Some(parts.end().clone()),
+                ..source::RecordScanOptions::default()
+            };
+            self.state = RecordState::Open(self.input.source.scan(&since)?);
+        }
         let RecordState::Open(records) = &mut self.state else {
             self.is_ended = true;
             return Ok(None);
@@ -185,20 +203,20 @@ impl Operator for RecordScan {
                 break;
             };
             let (key, document) = record?;
-            rows.push(if self.input.show_record_id {
-                with_field(
-                    &document,
-                    MetaField::RecordId.carrier(),
-                    self.input.source.record_id(&key),
-                )
-            } else {
-                document
-            });
-            if self.input.is_tail {
-                last = Some(key);
-            }
+            rows.push(shown(&self.input, &key, document));
+            last = Some(key);
         }
-        self.last = last.or(self.last.take());
+        self.batches = self.batches.saturating_add(1);
+        let parts = match &last {
+            Some(last) if !is_end => RecordParts::behind(&self.input, last, self.batches, cx)?,
+            _ => None,
+        };
+        if let Some(parts) = parts {
+            self.state = RecordState::Parts(Box::new(parts));
+        }
+        if self.input.is_tail {
+            self.last = last.or(self.last.take());
+        }
         let mut rows = rows.into_rows();
         let read = rows.len();
         self.counters
@@ -229,6 +247,15 @@ impl Operator for RecordScan {
         let is_single = matches!(self.input.access, AccessPath::IdLookup(_));
         matches!(self.state, RecordState::Done) && (self.is_ended || is_single)
     }
+}
+
+/// Returns the document of a record as the scan returns it.
+fn shown(input: &RecordInput, key: &RecordKey, document: Document) -> Document {
+    if !input.show_record_id {
+        return document;
+    }
+    let id = input.source.record_id(key);
+    with_field(&document, MetaField::RecordId.carrier(), id)
 }
 
 /// Returns the document with one more field.

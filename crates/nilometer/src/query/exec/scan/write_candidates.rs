@@ -82,7 +82,7 @@ impl Candidates for Targets {
                     direction: self.input.direction,
                     min: min.clone(),
                     max: max.clone(),
-                    start_after: None,
+                    ..RecordScanOptions::default()
                 },
             }),
         }
