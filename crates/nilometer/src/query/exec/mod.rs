@@ -83,6 +83,11 @@ impl RowBatch {
         self.rows.len()
     }
 
+    /// Returns the bytes of the rows.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns the rows.
     pub(crate) fn into_rows(self) -> Vec<Document> {
         self.rows

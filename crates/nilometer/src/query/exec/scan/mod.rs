@@ -208,7 +208,9 @@ impl Operator for RecordScan {
         }
         self.batches = self.batches.saturating_add(1);
         let parts = match &last {
-            Some(last) if !is_end => RecordParts::behind(&self.input, last, self.batches, cx)?,
+            Some(last) if !is_end && RecordParts::begins_behind(self.batches, cx) => {
+                RecordParts::behind(&self.input, last, &rows, cx)?
+            }
             _ => None,
         };
         if let Some(parts) = parts {

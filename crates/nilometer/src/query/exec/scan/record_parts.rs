@@ -80,19 +80,23 @@ struct FilteredBatch {
 }
 
 impl RecordParts {
-    /// Splits what follows `last` of a scan that has read so many batches; `None` if one thread must or should read it.
+    /// True if other threads may read what follows so many batches.
+    pub(super) fn begins_behind(batches: usize, cx: &ExecContext<'_>) -> bool {
+        let threads = cx.settings.threads.as_ref();
+        threads.is_some_and(|threads| threads.count > 1 && batches == threads.batches_before.max(1))
+    }
+
+    /// Splits what follows `last` of a scan, the key of the last record of `batch`; `None` if one thread must or should read it.
     pub(super) fn behind(
         input: &RecordInput,
         last: &RecordKey,
-        batches: usize,
+        batch: &RowBatch,
         cx: &ExecContext<'_>,
     ) -> Result<Option<Self>> {
         let Some(threads) = &cx.settings.threads else {
             return Ok(None);
         };
-        let may = threads.count > 1
-            && batches == threads.batches_before.max(1)
-            && matches!(input.access, AccessPath::CollectionScan)
+        let may = matches!(input.access, AccessPath::CollectionScan)
             && input.direction == Direction::Forward
             && input.limit.is_none()
             && !input.is_tail
@@ -108,11 +112,13 @@ impl RecordParts {
         let Some((end, _)) = newest.filter(|(end, _)| end > last) else {
             return Ok(None);
         };
+        // Documents as large as those before fill no more than a part.
+        let records = PART_BYTES_MAX * batch.len() / batch.bytes().max(1);
         Ok(Some(Self {
             input: Arc::new(input.clone()),
             end,
             after: last.clone(),
-            ids_per_part: FIRST_PART_IDS,
+            ids_per_part: (records as u64).clamp(1, FIRST_PART_IDS),
             planned: VecDeque::new(),
             tasks: TasksInFlight::new(&threads.workers, threads.count),
             current: None,
