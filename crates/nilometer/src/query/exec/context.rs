@@ -100,6 +100,15 @@ pub struct ExecContext<'a> {
 }
 
 impl<'a> ExecContext<'a> {
+    /// Returns the operation and the settings for a helper thread, which starts no further threads.
+    pub(super) fn for_worker(&self) -> (OperationContext, ExecSettings) {
+        let settings = ExecSettings {
+            threads: None,
+            ..self.settings.clone()
+        };
+        (self.operation.for_worker(), settings)
+    }
+
     /// Creates the context of a call under `settings`.
     pub fn new(operation: &'a OperationContext, settings: &'a ExecSettings) -> Self {
         Self {

@@ -23,7 +23,7 @@ use super::vectorized::BlockGroup;
 use crate::error::Result;
 use crate::query::batch::{Batch, BlockRun};
 use crate::query::exec::workers::{QueryThreads, TasksInFlight};
-use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, ExecSettings, next_filled};
+use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
 /// First bins that are copied for each part of the input, at most; one thread reads more.
@@ -108,14 +108,7 @@ impl ParallelGroup {
         cx: &ExecContext<'_>,
         mut absorb: impl FnMut(InputPart) -> Result<()>,
     ) -> Result<()> {
-        let context = Arc::new((
-            cx.operation.for_worker(),
-            ExecSettings {
-                // A worker starts no further threads.
-                threads: None,
-                ..cx.settings.clone()
-            },
-        ));
+        let context = Arc::new(cx.for_worker());
         // Measurements are selected where their columns are decoded.
         let deferred = match cx.settings.plan.options.force_rows {
             true => None,

@@ -194,22 +194,12 @@ impl Operator for RecordScan {
             self.is_ended = true;
             return Ok(None);
         };
-        let mut last = None;
-        let mut rows = RowBatch::default();
-        let mut is_end = false;
-        while !rows.is_full() {
-            let Some(record) = records.next() else {
-                is_end = true;
-                break;
-            };
-            let (key, document) = record?;
-            rows.push(shown(&self.input, &key, document));
-            last = Some(key);
-        }
+        let (rows, last) = next_batch(&self.input, records)?;
+        let is_end = !rows.is_full();
         self.batches = self.batches.saturating_add(1);
         let parts = match &last {
-            Some(last) if !is_end && RecordParts::begins_behind(self.batches, cx) => {
-                RecordParts::behind(&self.input, last, &rows, cx)?
+            Some(last) if !is_end => {
+                RecordParts::behind(&self.input, last, (&rows, self.batches), cx)?
             }
             _ => None,
         };
@@ -249,6 +239,22 @@ impl Operator for RecordScan {
         let is_single = matches!(self.input.access, AccessPath::IdLookup(_));
         matches!(self.state, RecordState::Done) && (self.is_ended || is_single)
     }
+}
+
+/// Returns the next documents, and the key of the last one; fewer than a batch holds at the end.
+fn next_batch(
+    input: &RecordInput,
+    records: &mut RecordIter,
+) -> Result<(RowBatch, Option<RecordKey>)> {
+    let (mut rows, mut last) = (RowBatch::default(), None);
+    while !rows.is_full() {
+        let Some((key, document)) = records.next().transpose()? else {
+            break;
+        };
+        rows.push(shown(input, &key, document));
+        last = Some(key);
+    }
+    Ok((rows, last))
 }
 
 /// Returns the document of a record as the scan returns it.

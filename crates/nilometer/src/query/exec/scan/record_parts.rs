@@ -15,11 +15,11 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::Document;
 
-use super::shown;
+use super::next_batch;
 use crate::error::{Error, Result};
 use crate::query::exec::row::filter::matching;
 use crate::query::exec::workers::TasksInFlight;
-use crate::query::exec::{BATCH_BYTES_MAX, ExecContext, ExecSettings, RowBatch};
+use crate::query::exec::{BATCH_BYTES_MAX, ExecContext, RowBatch};
 use crate::query::planner::physical::{AccessPath, RecordInput};
 use crate::query::source::{Direction, RecordKey, RecordScanOptions, ScanCounters};
 
@@ -80,23 +80,20 @@ struct FilteredBatch {
 }
 
 impl RecordParts {
-    /// True if other threads may read what follows so many batches.
-    pub(super) fn begins_behind(batches: usize, cx: &ExecContext<'_>) -> bool {
-        let threads = cx.settings.threads.as_ref();
-        threads.is_some_and(|threads| threads.count > 1 && batches == threads.batches_before.max(1))
-    }
-
-    /// Splits what follows `last` of a scan, the key of the last record of `batch`; `None` if one thread must or should read it.
+    /// Splits what follows `last` of a scan, the key of the last record of `batch`, which is batch number `batches`; `None` if one
+    /// thread must or should read it.
     pub(super) fn behind(
         input: &RecordInput,
         last: &RecordKey,
-        batch: &RowBatch,
+        (batch, batches): (&RowBatch, usize),
         cx: &ExecContext<'_>,
     ) -> Result<Option<Self>> {
         let Some(threads) = &cx.settings.threads else {
             return Ok(None);
         };
-        let may = matches!(input.access, AccessPath::CollectionScan)
+        let may = threads.count > 1
+            && batches == threads.batches_before.max(1)
+            && matches!(input.access, AccessPath::CollectionScan)
             && input.direction == Direction::Forward
             && input.limit.is_none()
             && !input.is_tail
@@ -176,15 +173,12 @@ impl RecordParts {
             let last = behind.map_or_else(|| self.end.clone(), |key| key.min(self.end.clone()));
             let after = std::mem::replace(&mut self.after, last.clone());
             let keys = KeyRange { after, last };
-            let settings = ExecSettings {
-                threads: None,
-                ..cx.settings.clone()
-            };
-            let (input, operation) = (Arc::clone(&self.input), cx.operation.for_worker());
             self.planned.push_back(PlannedPart {
                 keys: keys.clone(),
-                operation: operation.id,
+                operation: cx.operation.id,
             });
+            let input = Arc::clone(&self.input);
+            let (operation, settings) = cx.for_worker();
             let work = move || Ok(read(&input, keys, &ExecContext::new(&operation, &settings)));
             self.tasks.push(Box::new(work))?;
         }
@@ -225,17 +219,9 @@ impl Part {
         })?;
         loop {
             cx.operation.check_interrupt()?;
-            let mut rows = RowBatch::default();
-            let mut last = None;
-            while !rows.is_full() {
-                let Some((key, document)) = records.next().transpose()? else {
-                    break;
-                };
-                self.bytes += document.as_bytes().len();
-                rows.push(shown(input, &key, document));
-                last = Some(key);
-            }
+            let (rows, last) = next_batch(input, &mut records)?;
             let is_end = !rows.is_full();
+            self.bytes += rows.bytes();
             let mut rows = rows.into_rows();
             let read = rows.len() as u64;
             self.records += read;
@@ -269,7 +255,7 @@ mod tests {
         MemoryCollections, MemoryRecords, executor_with, operation, run_with, settings,
     };
     use crate::query::exec::workers::{QueryThreads, Workers};
-    use crate::query::exec::{ExecLimits, Executor};
+    use crate::query::exec::{ExecLimits, ExecSettings, Executor};
     use crate::query::planner::settings::PlanOptions;
     use crate::query::source::{Collections, Resolved};
 
