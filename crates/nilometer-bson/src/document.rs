@@ -441,6 +441,11 @@ impl DocumentBuilder {
         }
     }
 
+    /// Reserves capacity for `additional` bytes. Does nothing if there is enough.
+    pub fn reserve(&mut self, additional: usize) {
+        self.bytes.reserve(additional);
+    }
+
     /// Appends a field; a missing value is left out.
     pub fn append(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         let value: Value = value.into();

@@ -119,6 +119,7 @@ pub(crate) const LAYERED: &[Layered] = &[
             &["sort"],
             &["vector"],
             &["memory"],
+            &["parts"],
             &["context"],
             &["workers"],
         ],

@@ -556,6 +556,7 @@ macro_rules! impl_bucket {
         impl Bucket for $bucket {
             forward! {
                 version() -> i32;
+                stored_bytes() -> usize;
                 is_sorted() -> bool;
                 columns() -> &[Arc<str>];
                 place_shown(nth: usize) -> Option<usize>;

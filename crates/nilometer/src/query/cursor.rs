@@ -39,6 +39,13 @@ pub const FIRST_BATCH_DEFAULT: u64 = 101;
 /// Greatest size in bytes of an array element besides its value: type, index in digits, terminating zero.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
 
+/// A batch of this many bytes gets the capacity of a whole reply at once: growing it by doubling would copy it, and touch
+/// new pages, several times. Pages that it does not fill stay untouched.
+const LONG_BATCH_BYTES: usize = 256 * 1024;
+
+/// Capacity for what follows the batch in a reply.
+const REPLY_END_BYTES: usize = 4096;
+
 /// The longest wait for documents between two checks for interrupts.
 const AWAIT_SLICE: Duration = Duration::from_millis(50);
 
@@ -198,6 +205,10 @@ impl Cursor {
                 && let Some(token) = document.get("_id").as_document()
             {
                 stream.token = token.to_document();
+            }
+            let used = out.len() - start;
+            if used > LONG_BATCH_BYTES {
+                out.reserve(bytes_max.saturating_sub(used) + REPLY_END_BYTES);
             }
             out.append_indexed(count, ValueRef::Document(document));
             self.pending.advance();

@@ -614,6 +614,11 @@ pub trait Bucket: BucketHeader + Send + Sync {
     /// Returns the format version: 1 plain, 2 compressed and sorted by time, 3 compressed and unsorted.
     fn version(&self) -> i32;
 
+    /// Returns the stored size in bytes; 0 if it is not stored by itself.
+    fn stored_bytes(&self) -> usize {
+        0
+    }
+
     /// True if measurements are known to ascend in time.
     fn is_sorted(&self) -> bool;
 

@@ -21,6 +21,7 @@ mod context;
 pub mod group;
 pub mod join;
 pub mod memory;
+mod parts;
 pub mod row;
 pub mod scan;
 pub mod sink;
@@ -49,6 +50,7 @@ use crate::query::source::ScanCounters;
 
 pub(crate) use self::vector::block_selection::BlockSelection;
 
+use self::scan::block_parts::BlockParts;
 pub(crate) use self::scan::rollup::{bin_document, live_bins};
 
 pub use self::context::{ExecContext, ExecLimits, ExecSettings, REPLY_BYTES_MAX, STAGE_MEMORY_MAX};
@@ -153,7 +155,7 @@ impl Executor {
     /// Creates an executor of the operators under `root`.
     pub fn new(root: BoxOperator, settings: Arc<ExecSettings>) -> Self {
         Self {
-            root,
+            root: BlockParts::over(root, &settings),
             settings,
             finished: false,
             is_tail: false,

@@ -320,6 +320,11 @@ impl StoredBucket {
         self.version as i32
     }
 
+    /// Returns the stored size in bytes.
+    pub fn stored_bytes(&self) -> usize {
+        self.document.as_bytes().len() + self.stored.len()
+    }
+
     /// True when measurements are known to ascend in time.
     pub fn is_sorted(&self) -> bool {
         self.version == Version::Sorted

@@ -169,6 +169,13 @@ impl SummarizedBucket {
         }
     }
 
+    /// Returns the stored size of its columns in bytes.
+    pub fn stored_bytes(&self) -> usize {
+        let columns = self.block.stored_columns(self.row()).unwrap_or(&[]);
+        let bytes = columns.iter().flatten().map(|column| column.bytes as usize);
+        bytes.sum()
+    }
+
     /// True if times ascend.
     pub fn is_sorted(&self) -> bool {
         self.row().is_sorted()

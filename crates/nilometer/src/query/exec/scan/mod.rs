@@ -7,6 +7,7 @@
 //!
 //! index_fetch    records by index: fetched, or rows built from keys; pulls keys from
 //!   index_scan, index_union, sort_merge
+//! block_parts    the output of a scan of buckets, by several threads
 //! record_parts   the rest of a scan of records, by several threads
 //! rest_by_scan   ends a read by index that leads to much of a collection
 //! nearest        the nearest few records by a geographic index
@@ -14,6 +15,7 @@
 //! unpack_bucket  bucket documents to measurements, where a client names the stage
 //! ```
 
+pub(super) mod block_parts;
 pub mod bucket_sample;
 pub mod index_fetch;
 pub mod index_scan;

@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use nilometer_bson::Document;
 
 use super::next_batch;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::query::exec::parts::{PartsInFlight, Processed};
 use crate::query::exec::row::filter::matching;
-use crate::query::exec::workers::TasksInFlight;
 use crate::query::exec::{BATCH_BYTES_MAX, ExecContext, RowBatch};
 use crate::query::planner::physical::{AccessPath, RecordInput};
 use crate::query::source::{Direction, RecordKey, RecordScanOptions, ScanCounters};
@@ -40,18 +40,9 @@ pub(super) struct RecordParts {
     /// The key after which the next part begins.
     after: RecordKey,
     ids_per_part: u64,
-    /// The parts being read, in order.
-    planned: VecDeque<PlannedPart>,
-    tasks: TasksInFlight<Part>,
+    parts: PartsInFlight<KeyRange, Part>,
     /// What is left of the part being returned.
-    current: Option<Part>,
-}
-
-/// A part that a thread reads.
-struct PlannedPart {
-    keys: KeyRange,
-    /// The operation whose deadline and kill switch it obeys.
-    operation: i32,
+    current: Option<Processed<Part>>,
 }
 
 /// The keys after the first up to the second.
@@ -69,8 +60,6 @@ struct Part {
     bytes: usize,
     /// The last record read, if the part has or may have more.
     stopped_at: Option<RecordKey>,
-    /// Why the reading ended.
-    failed: Option<Error>,
 }
 
 /// The documents of some records that pass the filter.
@@ -111,13 +100,14 @@ impl RecordParts {
         };
         // Documents as large as those before fill no more than a part.
         let records = PART_BYTES_MAX * batch.len() / batch.bytes().max(1);
+        let input = Arc::new(input.clone());
+        let read = Arc::clone(&input);
         Ok(Some(Self {
-            input: Arc::new(input.clone()),
+            parts: PartsInFlight::new(threads, move |keys, cx| Part::read(&read, keys, cx)),
+            input,
             end,
             after: last.clone(),
             ids_per_part: (records as u64).clamp(1, FIRST_PART_IDS),
-            planned: VecDeque::new(),
-            tasks: TasksInFlight::new(&threads.workers, threads.count),
             current: None,
         }))
     }
@@ -134,53 +124,38 @@ impl RecordParts {
         cx: &ExecContext<'_>,
     ) -> Result<Option<Vec<Document>>> {
         loop {
-            if let Some(part) = &mut self.current {
-                if let Some(batch) = part.batches.pop_front() {
+            if let Some(Processed { found, failed }) = &mut self.current {
+                if let Some(batch) = found.batches.pop_front() {
                     counters
                         .documents
                         .fetch_add(batch.records, Ordering::Relaxed);
                     return Ok(Some(batch.rows));
                 }
-                if let Some(error) = part.failed.take() {
+                if let Some(error) = failed.take() {
                     return Err(error);
                 }
-                self.current = part.stopped_at.take().map(|after| {
-                    let last = part.keys.last.clone();
-                    read(&self.input, KeyRange { after, last }, cx)
+                self.current = found.stopped_at.take().map(|after| {
+                    let last = found.keys.last.clone();
+                    self.parts.process(&KeyRange { after, last }, cx)
                 });
                 continue;
             }
             self.plan(cx)?;
-            let Some(planned) = self.planned.pop_front() else {
+            let Some(part) = self.parts.pop(cx)? else {
                 return Ok(None);
             };
-            let Some(mut part) = self.tasks.pop()? else {
-                return Ok(None);
-            };
-            // A cursor may have had another operation then, whose end is not that of this one.
-            if part.failed.is_some() && planned.operation != cx.operation.id {
-                part = read(&self.input, planned.keys, cx);
-            }
-            self.note_size(&part);
+            self.note_size(&part.found);
             self.current = Some(part);
         }
     }
 
     /// Hands out parts while threads take some.
     fn plan(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        while !self.tasks.is_full() && self.after < self.end {
+        while !self.parts.is_full() && self.after < self.end {
             let behind = self.input.source.key_behind(&self.after, self.ids_per_part);
             let last = behind.map_or_else(|| self.end.clone(), |key| key.min(self.end.clone()));
             let after = std::mem::replace(&mut self.after, last.clone());
-            let keys = KeyRange { after, last };
-            self.planned.push_back(PlannedPart {
-                keys: keys.clone(),
-                operation: cx.operation.id,
-            });
-            let input = Arc::clone(&self.input);
-            let (operation, settings) = cx.for_worker();
-            let work = move || Ok(read(&input, keys, &ExecContext::new(&operation, &settings)));
-            self.tasks.push(Box::new(work))?;
+            self.parts.push(KeyRange { after, last }, cx)?;
         }
         Ok(())
     }
@@ -195,21 +170,23 @@ impl RecordParts {
     }
 }
 
-/// Reads a part, or the beginning of a large one.
-fn read(input: &RecordInput, keys: KeyRange, cx: &ExecContext<'_>) -> Part {
-    let mut part = Part {
-        keys,
-        batches: VecDeque::new(),
-        records: 0,
-        bytes: 0,
-        stopped_at: None,
-        failed: None,
-    };
-    part.failed = part.fill(input, cx).err();
-    part
-}
-
 impl Part {
+    /// Reads a part, or the beginning of a large one.
+    fn read(input: &RecordInput, keys: &KeyRange, cx: &ExecContext<'_>) -> Processed<Self> {
+        let mut part = Self {
+            keys: keys.clone(),
+            batches: VecDeque::new(),
+            records: 0,
+            bytes: 0,
+            stopped_at: None,
+        };
+        let failed = part.fill(input, cx).err();
+        Processed {
+            found: part,
+            failed,
+        }
+    }
+
     fn fill(&mut self, input: &RecordInput, cx: &ExecContext<'_>) -> Result<()> {
         let mut records = input.source.scan(&RecordScanOptions {
             max: Some(self.keys.last.clone()),
