@@ -4,21 +4,17 @@
 //! is in memory. An index of metadata and time changes when a bucket is opened or removed, which is far less often than it is read.
 //! [`crate::timeseries::scan::index_view`] fills the cache.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use nilometer_storage::{Bytes, KeyspaceId};
 
-use crate::budget::Budgeted;
+use super::version_cache::VersionCache;
 
 /// Entries of the largest index that is kept.
 pub(crate) const INDEX_ENTRIES_MAX: u64 = 1 << 13;
 
 /// Look-ups in one version of an index before its entries are read, as a part of their number.
 const ENTRIES_PER_LOOK_UP: u64 = if cfg!(test) { 1 << 10 } else { 32 };
-
-/// Indexes of which something is known, at most; dropped ones are among them.
-const INDEXES_MAX: usize = 1 << 10;
 
 /// Default limit of all entries together, in bytes.
 pub(crate) const INDEX_ENTRIES_BYTES_MAX: usize = 16 << 20;
@@ -30,28 +26,21 @@ const ENTRY_BYTES: usize = size_of::<(Bytes, Bytes)>() + 32;
 pub(crate) type IndexEntries = Vec<(Bytes, Bytes)>;
 
 /// What is known of one version of an index.
+#[derive(Clone, Default)]
 struct CachedIndex {
-    version: u64,
     look_ups: u64,
     /// A reader was told to read the entries.
     was_read: bool,
     entries: Option<Arc<IndexEntries>>,
-    bytes: usize,
 }
 
-type Indexes = HashMap<KeyspaceId, CachedIndex>;
-
 /// The entries of the indexes of one database.
-pub(crate) struct IndexEntriesCache(Budgeted<Indexes>);
+pub(crate) struct IndexEntriesCache(VersionCache<KeyspaceId, CachedIndex>);
 
 impl Default for IndexEntriesCache {
     fn default() -> Self {
-        Self(Budgeted::new(INDEX_ENTRIES_BYTES_MAX))
+        Self(VersionCache::new(INDEX_ENTRIES_BYTES_MAX))
     }
-}
-
-fn bytes_of(indexes: &Indexes) -> usize {
-    indexes.values().map(|index| index.bytes).sum()
 }
 
 impl IndexEntriesCache {
@@ -62,43 +51,26 @@ impl IndexEntriesCache {
 
     /// Returns the memory in use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        bytes_of(&self.0.lock())
+        self.0.memory_bytes()
     }
 
     /// Returns the entries of a version of an index.
     pub(crate) fn get(&self, index: KeyspaceId, version: u64) -> Option<Arc<IndexEntries>> {
-        let indexes = self.0.lock();
-        let known = indexes
-            .get(&index)
-            .filter(|known| known.version == version)?;
-        known.entries.clone()
+        self.0.get(index, version)?.entries
     }
 
     /// Counts a look-up in a version of an index that has about `entries` entries. Returns whether so many look-ups were made that
     /// reading all entries pays; true for one reader of each version.
     pub(crate) fn ask(&self, index: KeyspaceId, version: u64, entries: u64) -> bool {
-        let mut indexes = self.0.lock();
-        if indexes.len() >= INDEXES_MAX && !indexes.contains_key(&index) {
-            indexes.clear();
-        }
-        let new = || CachedIndex {
-            version,
-            look_ups: 0,
-            was_read: false,
-            entries: None,
-            bytes: size_of::<CachedIndex>(),
-        };
-        let known = indexes.entry(index).or_insert_with(new);
-        if known.version != version {
-            *known = new();
-        }
-        known.look_ups += 1;
-        let pays = entries <= INDEX_ENTRIES_MAX
-            && known.look_ups.saturating_mul(ENTRIES_PER_LOOK_UP) >= entries;
-        // If they could not be kept, the next reader does not read them again.
-        let is_told = pays && !known.was_read;
-        known.was_read |= is_told;
-        is_told
+        self.0.change(index, version, |known| {
+            known.look_ups += 1;
+            let pays = entries <= INDEX_ENTRIES_MAX
+                && known.look_ups.saturating_mul(ENTRIES_PER_LOOK_UP) >= entries;
+            // If they could not be kept, the next reader does not read them again.
+            let is_told = pays && !known.was_read;
+            known.was_read |= is_told;
+            is_told
+        })
     }
 
     /// Keeps the entries of a version of an index. All others are evicted if there is no room.
@@ -107,22 +79,11 @@ impl IndexEntriesCache {
         let bytes: usize = sizes
             .map(|(key, value)| ENTRY_BYTES + key.len() + value.len())
             .sum();
-        let bytes_max = self.0.bytes_max();
-        if bytes > bytes_max {
-            return;
-        }
-        let mut indexes = self.0.lock();
-        indexes.remove(&index);
-        if bytes_of(&indexes) + bytes > bytes_max {
-            indexes.clear();
-        }
         let cached = CachedIndex {
-            version,
             look_ups: 0,
             was_read: true,
             entries: Some(Arc::clone(entries)),
-            bytes,
         };
-        indexes.insert(index, cached);
+        self.0.insert(index, version, cached, bytes);
     }
 }

@@ -3,21 +3,17 @@
 //! An index of metadata and time changes when a bucket is opened or removed, which is far less often than measurements
 //! arrive. [`crate::timeseries::scan::latest_buckets`] fills the lists.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use nilometer_storage::KeyspaceId;
 
-use crate::budget::Budgeted;
+use super::version_cache::VersionCache;
 
-/// Lists in the cache; most take a few kilobytes.
-const LISTS_MAX: usize = 8;
-
-/// Ids of the longest list that is cached.
+/// Ids of the longest list that is cached. Most lists take a few kilobytes.
 const LIST_IDS_MAX: usize = 1 << 17;
 
-/// Default limit of all lists together, in bytes.
-pub(crate) const LATEST_LIST_BYTES_MAX: usize = LISTS_MAX * LIST_IDS_MAX * size_of::<[u8; 12]>();
+/// Default limit of all lists together, in bytes: eight of the longest.
+pub(crate) const LATEST_LIST_BYTES_MAX: usize = 8 * LIST_IDS_MAX * size_of::<[u8; 12]>();
 
 /// What a list was made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,25 +28,13 @@ pub(crate) struct LatestListKey {
     pub(crate) span_ms: i64,
 }
 
-/// Ids of buckets, ascending, and the version of the index they were read from.
-struct CachedList {
-    version: u64,
-    ids: Arc<[[u8; 12]]>,
-}
-
-type Lists = HashMap<LatestListKey, CachedList>;
-
-/// The lists of one database.
-pub(crate) struct LatestBucketLists(Budgeted<Lists>);
+/// The lists of one database: ids of buckets, ascending, by the version of the index they were read from.
+pub(crate) struct LatestBucketLists(VersionCache<LatestListKey, Arc<[[u8; 12]]>>);
 
 impl Default for LatestBucketLists {
     fn default() -> Self {
-        Self(Budgeted::new(LATEST_LIST_BYTES_MAX))
+        Self(VersionCache::new(LATEST_LIST_BYTES_MAX))
     }
-}
-
-fn bytes_of(lists: &Lists) -> usize {
-    lists.values().map(|list| size_of_val(&*list.ids)).sum()
 }
 
 impl LatestBucketLists {
@@ -61,27 +45,18 @@ impl LatestBucketLists {
 
     /// Returns the memory in use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        bytes_of(&self.0.lock())
+        self.0.memory_bytes()
     }
 
     /// Returns the list that was read from this version of the index.
     pub(crate) fn get(&self, key: LatestListKey, version: u64) -> Option<Arc<[[u8; 12]]>> {
-        let lists = self.0.lock();
-        let list = lists.get(&key)?;
-        (list.version == version).then(|| Arc::clone(&list.ids))
+        self.0.get(key, version)
     }
 
     /// Keeps a list unless it is too long. All others are evicted if there is no room.
     pub(crate) fn insert(&self, key: LatestListKey, version: u64, ids: &[[u8; 12]]) {
-        let bytes_max = self.0.bytes_max();
-        if ids.len() > LIST_IDS_MAX || size_of_val(ids) > bytes_max {
-            return;
+        if ids.len() <= LIST_IDS_MAX {
+            self.0.insert(key, version, ids.into(), size_of_val(ids));
         }
-        let mut lists = self.0.lock();
-        if lists.len() >= LISTS_MAX || bytes_of(&lists) + size_of_val(ids) > bytes_max {
-            lists.clear();
-        }
-        let ids = ids.into();
-        lists.insert(key, CachedList { version, ids });
     }
 }

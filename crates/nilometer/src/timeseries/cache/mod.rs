@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Every entry answers for one version of what it was made from, which the reader's snapshot shows, so no writer
-//! invalidates anything. Each part can be emptied at any moment: a scan then reads storage again.
+//! invalidates anything: [`version_cache`] for the lists of an index or a registry. Each part can be emptied at any moment: a scan then reads storage again.
 //!
 //! Does not read storage and does not decide which buckets a query reads: that is [`super::scan`].
 
@@ -23,6 +23,7 @@ pub(crate) mod prefetch;
 pub(crate) mod sealed_bucket_list;
 pub(crate) mod series_list;
 pub(crate) mod summary_blocks;
+mod version_cache;
 
 use std::sync::Arc;
 

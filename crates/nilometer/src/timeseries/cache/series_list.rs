@@ -3,12 +3,11 @@
 //! The registry of series changes with the first and the last bucket of a series, an index that begins with the whole metadata with
 //! every bucket that is opened or removed. [`crate::timeseries::scan::series`] fills the lists.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use nilometer_storage::KeyspaceId;
 
-use crate::budget::Budgeted;
+use super::version_cache::VersionCache;
 use crate::timeseries::rewrite::SeriesMetas;
 use crate::timeseries::rewrite::series_metas::{FIELD_BYTES, FIELDS_MAX};
 
@@ -21,27 +20,13 @@ const SERIES_BYTES: usize = 64 + FIELD_BYTES * FIELDS_MAX;
 /// Default limit of all lists together, in bytes.
 pub(crate) const SERIES_LIST_BYTES_MAX: usize = 32 << 20;
 
-/// What was read from one version of a keyspace.
-struct CachedList {
-    version: u64,
-    /// `None` if there are too many series to keep.
-    metas: Option<Arc<SeriesMetas>>,
-    bytes: usize,
-}
-
-type Lists = HashMap<KeyspaceId, CachedList>;
-
-/// The lists of one database, by the registry or the index they were read from.
-pub(crate) struct SeriesLists(Budgeted<Lists>);
+/// The lists of one database, by the registry or the index they were read from; `None` if there are too many series to keep.
+pub(crate) struct SeriesLists(VersionCache<KeyspaceId, Option<Arc<SeriesMetas>>>);
 
 impl Default for SeriesLists {
     fn default() -> Self {
-        Self(Budgeted::new(SERIES_LIST_BYTES_MAX))
+        Self(VersionCache::new(SERIES_LIST_BYTES_MAX))
     }
-}
-
-fn bytes_of(lists: &Lists) -> usize {
-    lists.values().map(|cached| cached.bytes).sum()
 }
 
 impl SeriesLists {
@@ -52,7 +37,7 @@ impl SeriesLists {
 
     /// Returns the memory in use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        bytes_of(&self.0.lock())
+        self.0.memory_bytes()
     }
 
     /// Returns what was read from this version of a keyspace: the list, or `Some(None)` if it is too long.
@@ -61,9 +46,7 @@ impl SeriesLists {
         keyspace: KeyspaceId,
         version: u64,
     ) -> Option<Option<Arc<SeriesMetas>>> {
-        let lists = self.0.lock();
-        let cached = lists.get(&keyspace)?;
-        (cached.version == version).then(|| cached.metas.clone())
+        self.0.get(keyspace, version)
     }
 
     /// Keeps a list whose values have `value_bytes` bytes, or that there are too many series. All others are evicted if
@@ -75,28 +58,14 @@ impl SeriesLists {
         metas: Option<Arc<SeriesMetas>>,
         value_bytes: usize,
     ) {
-        let bytes_max = self.0.bytes_max();
-        let length = metas.as_ref().map_or(0, |metas| metas.len());
-        let bytes = value_bytes + (length + 1) * SERIES_BYTES;
-        let (metas, bytes) = match bytes <= bytes_max {
-            true => (metas, bytes),
-            false => (None, SERIES_BYTES),
-        };
-        let mut lists = self.0.lock();
-        lists.remove(&keyspace);
-        if bytes_of(&lists) + bytes > bytes_max {
-            lists.clear();
-        }
-        let list = CachedList {
-            version,
-            metas,
-            bytes,
-        };
-        lists.insert(keyspace, list);
+        let bytes = |metas: &SeriesMetas| value_bytes + (metas.len() + 1) * SERIES_BYTES;
+        let metas = metas.filter(|metas| bytes(metas) <= self.0.bytes_max());
+        let bytes = metas.as_deref().map_or(0, bytes);
+        self.0.insert(keyspace, version, metas, bytes);
     }
 
     /// Removes the list of a keyspace that was dropped.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
-        self.0.lock().remove(&keyspace);
+        self.0.forget(keyspace);
     }
 }
