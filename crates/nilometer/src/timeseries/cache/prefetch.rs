@@ -54,11 +54,6 @@ impl PrefetchQueue {
         std::mem::take(&mut pending.sealed)
     }
 
-    /// Removes all pending buckets.
-    pub(crate) fn clear(&self) {
-        self.lock().sealed.clear();
-    }
-
     /// True if no bucket is pending.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
@@ -86,8 +81,5 @@ mod tests {
         assert_eq!(taken.get(&[1; 16]), Some(&range(3, 3)));
         assert_eq!(taken.get(&[2; 16]), Some(&range(5, 1)));
         assert!(queue.take().is_empty());
-        queue.add([1; 16], [1; 12]);
-        queue.clear();
-        assert!(queue.take().is_empty() && queue.take().is_empty());
     }
 }

@@ -221,6 +221,12 @@ impl SummaryBlocks {
         self.0.lock().bytes
     }
 
+    /// True if more than one part in `parts` of the limit is free.
+    pub(crate) fn has_room(&self, parts: usize) -> bool {
+        let bytes_max = self.0.bytes_max();
+        self.memory_bytes() < bytes_max - bytes_max / parts
+    }
+
     /// Returns a block.
     pub(crate) fn get(&self, keyspace: KeyspaceId, number: u64) -> Option<Arc<OpenedSummaries>> {
         let cached = self.0.lock();

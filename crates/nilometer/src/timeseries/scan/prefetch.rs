@@ -3,6 +3,7 @@
 //! ```text
 //! maintenance seals a bucket ─► PrefetchQueue ─► none sealed for a tick ─► newest first: open into the cache
 //!                                                                          newest first: decode columns
+//!                                                                          newest first: blocks of summaries
 //! the database was opened ─► small indexes, newest buckets of each series, summaries, buckets, columns, `_id`s, while there is time
 //! ```
 //!
@@ -41,8 +42,11 @@ const RESERVED_SHARE: usize = 8;
 /// The share that an opening leaves. No reader has asked for anything yet, so the share is larger.
 const RESERVED_SHARE_OF_OPENING: usize = 2;
 
-/// Blocks of summaries that an opening reads at a time.
+/// Blocks of summaries that are read at a time.
 const SUMMARY_BLOCKS_AT_A_TIME: usize = 16;
+
+/// Blocks of summaries to read for pending buckets of one collection, at most.
+const SUMMARY_BLOCKS_MAX: usize = 1024;
 
 /// The time of an opening that is left, to be shared by collections.
 struct SharedTime {
@@ -59,23 +63,24 @@ impl SharedTime {
 }
 
 impl BucketReader {
-    /// Opens pending buckets and decodes columns of theirs, if none was sealed since the last call and the cache has room.
+    /// Opens pending buckets, decodes columns of theirs, and reads their summaries, if none was sealed since the last call and the cache
+    /// has room.
     /// `collection_of` returns the collection with a UUID, `None` if it was dropped. Errors are left to readers.
     pub(crate) fn prefetch(
         self: &Arc<Self>,
         collection_of: impl Fn([u8; 16]) -> Option<Arc<Collection>>,
     ) {
         let has_room = || self.cache.buckets.has_room(RESERVED_SHARE);
-        if !has_room() {
-            return self.cache.prefetch.clear();
-        }
         for (collection, PendingRange { oldest, count }) in self.cache.prefetch.take() {
             let Some(collection) = collection_of(collection) else {
                 continue;
             };
-            let at_most = (count * OPENED_PER_PENDING_MAX).min(OPENED_MAX);
-            let opened = self.open_newest(&collection, Some(oldest), at_most, &has_room);
-            decode_columns(&opened, StoredBucket::decode_requested, &has_room);
+            if has_room() {
+                let at_most = (count * OPENED_PER_PENDING_MAX).min(OPENED_MAX);
+                let opened = self.open_newest(&collection, Some(oldest), at_most, &has_room);
+                decode_columns(&opened, StoredBucket::decode_requested, &has_room);
+            }
+            let _ = self.read_newest_summaries(&collection, oldest);
         }
     }
 
@@ -158,6 +163,31 @@ impl BucketReader {
         {
             let newest = (components, Direction::Backward);
             self.latest_candidates(collection, index, newest, goes_on)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks of summaries with buckets from `oldest` on, newest first, while the cache has room.
+    fn read_newest_summaries(&self, collection: &Collection, oldest: [u8; 12]) -> Result<()> {
+        let keyspaces = BucketKeyspaces::of(collection);
+        let Some(keyspace) = keyspaces.and_then(|all| all.summaries) else {
+            return Ok(());
+        };
+        let snapshot = &*self.engine.snapshot()?;
+        let summaries = SummaryReader { snapshot, keyspace };
+        let mut numbers = Vec::new();
+        for block in summaries.newest_blocks()?.take(SUMMARY_BLOCKS_MAX) {
+            let block = block?;
+            if block.last < oldest {
+                break;
+            }
+            numbers.push(block.number);
+        }
+        for newest in numbers.chunks(SUMMARY_BLOCKS_AT_A_TIME) {
+            if !self.cache.summary_blocks.has_room(RESERVED_SHARE) {
+                break;
+            }
+            self.summary_blocks(summaries, newest)?;
         }
         Ok(())
     }
@@ -261,6 +291,32 @@ mod tests {
             [true, false, false],
             "the times were requested"
         );
+    }
+
+    #[test]
+    fn summaries_are_read_before_a_reader_requests_them() {
+        let f = Fixture::new();
+        let measured: Vec<_> = (0..40).map(|hour| at(hour * 3600, "a", hour)).collect();
+        f.insert(&measured, true);
+        f.timeseries.wait_for_maintenance().unwrap();
+        let collection = f.collection.clone();
+        f.timeseries.maintenance.summarize(&collection).unwrap();
+        let in_memory = || f.timeseries.cache.summary_blocks.memory_bytes();
+        f.timeseries.prefetch();
+        assert_eq!(in_memory(), 0, "some were sealed since the last tick");
+        f.timeseries.prefetch();
+        let before = in_memory();
+        assert!(before > 0);
+        // A limit is kept.
+        let f = f.reopened();
+        assert_eq!(f.timeseries.cache.summary_blocks.memory_bytes(), 0);
+        f.timeseries.cache.summary_blocks.set_bytes_max(before / 3);
+        f.insert(&[at(80 * 3600, "a", 1), at(90 * 3600, "a", 2)], true);
+        f.timeseries.wait_for_maintenance().unwrap();
+        f.timeseries.maintenance.summarize(&collection).unwrap();
+        (0..2).for_each(|_| f.timeseries.prefetch());
+        let found = f.timeseries.cache.summary_blocks.memory_bytes();
+        assert!(0 < found && found <= before / 3, "{found} of {before}");
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl SummaryReader<'_> {
         self.listed(&start, &end, Direction::Forward)
     }
 
+    /// Returns the list of blocks, descending.
+    pub(super) fn newest_blocks(self) -> Result<impl Iterator<Item = Result<ListedBlock>> + use<>> {
+        let (start, end) = (keys::block_key([0; 12]), keys::blocks_end());
+        self.listed(&start, &end, Direction::Backward)
+    }
+
     fn listed(
         self,
         start: &[u8],
@@ -109,9 +115,7 @@ impl SummaryReader<'_> {
 
     /// Returns the last block.
     pub(crate) fn last_block(self) -> Result<Option<ListedBlock>> {
-        let (start, end) = (keys::block_key([0; 12]), keys::blocks_end());
-        let mut blocks = self.listed(&start, &end, Direction::Backward)?;
-        blocks.next().transpose()
+        self.newest_blocks()?.next().transpose()
     }
 
     /// Returns the first block with buckets at or after a key.
