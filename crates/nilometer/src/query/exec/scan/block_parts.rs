@@ -81,7 +81,7 @@ impl BlockParts {
     /// Hands out parts while threads take some.
     fn read_ahead(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         while self.end.is_none() && !self.parts.is_full() {
-            let blocks = self.next_part(cx);
+            let blocks = self.next_part(cx)?;
             if !blocks.is_empty() {
                 self.parts.push(blocks, cx)?;
             }
@@ -89,12 +89,12 @@ impl BlockParts {
         Ok(())
     }
 
-    /// Returns the blocks of the next part.
-    fn next_part(&mut self, cx: &ExecContext<'_>) -> Blocks {
+    /// Returns the blocks of the next part. Fails if the operation is interrupted; an error of the input follows the parts before it.
+    fn next_part(&mut self, cx: &ExecContext<'_>) -> Result<Blocks> {
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         while blocks.len() < self.blocks_per_part && bytes < PART_BYTES_MAX {
-            let next = cx.operation.pace().and_then(|()| self.input.next(cx));
-            match next {
+            cx.operation.pace()?;
+            match self.input.next(cx) {
                 Ok(Some(Batch::Block(block))) => {
                     bytes += block.bucket.stored_bytes();
                     blocks.push(block);
@@ -107,7 +107,7 @@ impl BlockParts {
                 }
             }
         }
-        blocks
+        Ok(blocks)
     }
 }
 
