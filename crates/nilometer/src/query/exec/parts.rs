@@ -43,9 +43,14 @@ impl<I: Send + Sync + 'static, T: Send + 'static> PartsInFlight<I, T> {
         self.tasks.is_full()
     }
 
-    /// True if no part is being processed, or waits to be returned.
-    pub(super) fn is_empty(&self) -> bool {
-        self.given.is_empty()
+    /// Returns the number of parts that are processed, or wait to be returned.
+    pub(super) fn len(&self) -> usize {
+        self.given.len()
+    }
+
+    /// True if the first part is processed.
+    pub(super) fn is_first_done(&self) -> bool {
+        self.tasks.is_first_done()
     }
 
     /// Hands out a part. The queue must not be full.
@@ -58,13 +63,16 @@ impl<I: Send + Sync + 'static, T: Send + 'static> PartsInFlight<I, T> {
         self.tasks.push(Box::new(work)).map(drop)
     }
 
-    /// Returns what the first part yielded; `None` if there is none.
+    /// Returns what the first part yielded; `None` if there is none. Fails if the operation is interrupted.
     pub(super) fn pop(&mut self, cx: &ExecContext<'_>) -> Result<Option<Processed<T>>> {
         let (Some((part, operation)), Some(processed)) =
             (self.given.pop_front(), self.tasks.pop()?)
         else {
             return Ok(None);
         };
+        if processed.failed.is_some() {
+            cx.operation.check_interrupt()?;
+        }
         // A cursor may have had another operation then, whose end is not that of this one.
         let is_stale = processed.failed.is_some() && operation != cx.operation.id;
         Ok(Some(match is_stale {

@@ -275,6 +275,11 @@ impl<T: Send + 'static> TasksInFlight<T> {
         self.waiting.len() >= self.threads.saturating_mul(TASKS_PER_THREAD)
     }
 
+    /// True if the first task in flight has ended.
+    pub(crate) fn is_first_done(&self) -> bool {
+        self.waiting.front().is_some_and(|first| first.is_done())
+    }
+
     /// Returns the result of the first task in flight; `None` if there is none. While a thread runs it, the caller runs later
     /// ones that no thread has started.
     pub(crate) fn pop(&mut self) -> Result<Option<T>> {

@@ -23,9 +23,14 @@ use crate::query::exec::{
 /// Most blocks of a part.
 const PART_BLOCKS_MAX: usize = 8;
 
-/// Stored bytes of the buckets of a part after which none is added to it. With their columns decoded they may be several times
-/// larger.
+/// Bytes of the buckets of a part after which none is added to it: as stored, or their numbers decoded.
 const PART_BYTES_MAX: usize = BATCH_BYTES_MAX;
+
+/// Parts that a cursor keeps, at most, however many threads there are.
+const PARTS_MAX: usize = 16;
+
+/// Bytes of a decoded number.
+const VALUE_BYTES: usize = 8;
 
 type Blocks = Vec<MeasurementBlock>;
 
@@ -78,12 +83,15 @@ impl BlockParts {
         }
     }
 
-    /// Hands out parts while threads take some.
+    /// Hands out a part, and others while threads take some and the first is not done.
     fn read_ahead(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        while self.end.is_none() && !self.parts.is_full() {
+        while self.end.is_none() && !self.parts.is_full() && self.parts.len() < PARTS_MAX {
             let blocks = self.next_part(cx)?;
             if !blocks.is_empty() {
                 self.parts.push(blocks, cx)?;
+            }
+            if self.parts.is_first_done() {
+                break;
             }
         }
         Ok(())
@@ -96,12 +104,15 @@ impl BlockParts {
             cx.operation.pace()?;
             match self.input.next(cx) {
                 Ok(Some(Batch::Block(block))) => {
-                    bytes += block.bucket.stored_bytes();
+                    bytes += bytes_of(&block);
                     blocks.push(block);
                 }
                 // A scan whose selection is deferred has no other rows than those of an empty batch.
                 Ok(Some(Batch::Rows(_))) => {}
                 end => {
+                    if end.is_err() {
+                        cx.operation.check_interrupt()?;
+                    }
                     self.end = Some(end.map(drop));
                     break;
                 }
@@ -111,7 +122,14 @@ impl BlockParts {
     }
 }
 
-/// Selects the measurements of some blocks, and decodes what they show.
+/// Returns about the memory of a block with its columns decoded.
+fn bytes_of(block: &MeasurementBlock) -> usize {
+    let bucket = &block.bucket;
+    let decoded = bucket.count() as usize * bucket.columns().len() * VALUE_BYTES;
+    decoded.max(bucket.stored_bytes())
+}
+
+/// Selects the measurements of some blocks, and decodes what they show. Blocks without selected measurements are left out.
 fn prepare(blocks: &Blocks, selection: &BlockSelection, cx: &ExecContext<'_>) -> Processed<Blocks> {
     let mut found = Vec::with_capacity(blocks.len());
     for block in blocks {
@@ -130,7 +148,9 @@ fn prepare(blocks: &Blocks, selection: &BlockSelection, cx: &ExecContext<'_>) ->
                 failed: Some(error),
             };
         }
-        found.push(block);
+        if !block.selection.is_empty() {
+            found.push(block);
+        }
     }
     Processed {
         found,
@@ -146,7 +166,10 @@ impl Operator for BlockParts {
                 self.alone -= 1;
                 self.selection.apply(block, cx)?;
             }
-            return Ok(batch);
+            return Ok(batch.map(|batch| match batch.is_empty() {
+                true => Batch::Rows(Vec::new()),
+                false => batch,
+            }));
         }
         loop {
             if let Some(block) = self.current.pop_front() {
@@ -168,7 +191,7 @@ impl Operator for BlockParts {
 
     fn is_exhausted(&self) -> bool {
         let is_end = self.end.as_ref().is_none_or(Result::is_ok);
-        let is_empty = self.current.is_empty() && self.failed.is_none() && self.parts.is_empty();
+        let is_empty = self.current.is_empty() && self.failed.is_none() && self.parts.len() == 0;
         is_end && is_empty && self.input.is_exhausted()
     }
 }
@@ -246,6 +269,29 @@ mod tests {
         let expected = run_with(&collection, &stages, alone()).unwrap();
         let found = run_with(&collection, &stages, with_threads(&workers, 2)).unwrap();
         assert!(found == expected);
+    }
+
+    #[test]
+    fn blocks_without_selected_measurements_are_not_decoded() {
+        let workers = Arc::<Workers>::default();
+        let measurements: Vec<Document> = (0..700)
+            .map(|n| {
+                let at = Value::DateTime(1_600_000_000_000 + i64::from(n) * 1000);
+                doc! {"t": at, "m": 1, "r": n % 2 * 10, "s": "x", "n": n}
+            })
+            .collect();
+        let buckets = MemoryBuckets::new(&measurements, 7);
+        let columns_read = Arc::clone(&buckets.columns_read);
+        let collection = MemoryCollections::of(Resolved::TimeSeries(Arc::new(buckets)));
+        // Within the bounds of each bucket.
+        let stages: Value = array![doc! {"$match": doc! {"r": 5}}];
+        let mut query = executor_with(&collection, &stages, with_threads(&workers, 2)).unwrap();
+        let operation = operation();
+        while let Some(batch) = query.next(&operation).unwrap() {
+            assert!(matches!(batch, Batch::Rows(rows) if rows.is_empty()));
+        }
+        // The column of the filter.
+        assert_eq!(columns_read.load(std::sync::atomic::Ordering::Relaxed), 100);
     }
 
     fn rows_before_error(mut query: Executor) -> (usize, ErrorCode) {
