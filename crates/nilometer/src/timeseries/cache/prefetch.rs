@@ -14,6 +14,8 @@ pub(crate) struct PrefetchQueue(Mutex<Pending>);
 struct Pending {
     /// By collection.
     sealed: HashMap<[u8; 16], PendingRange>,
+    /// The lowest id of a bucket whose summary is to be read, by collection.
+    summaries: HashMap<[u8; 16], [u8; 12]>,
     /// A bucket was added since the last call of [`PrefetchQueue::take`].
     is_growing: bool,
 }
@@ -42,7 +44,22 @@ impl PrefetchQueue {
         let range = pending.sealed.entry(collection).or_insert(new);
         range.oldest = id.min(range.oldest);
         range.count += 1;
+        let oldest = pending.summaries.entry(collection).or_insert(id);
+        *oldest = id.min(*oldest);
         pending.is_growing = true;
+    }
+
+    /// Returns the collections whose summaries are to be read, each with the lowest id of a bucket, unless buckets were added since the
+    /// last call of [`PrefetchQueue::take`].
+    pub(crate) fn summaries(&self) -> Vec<([u8; 16], [u8; 12])> {
+        let pending = self.lock();
+        let summaries = pending.summaries.iter().filter(|_| !pending.is_growing);
+        summaries.map(|(of, oldest)| (*of, *oldest)).collect()
+    }
+
+    /// Removes a collection whose summaries were read.
+    pub(crate) fn remove_summaries(&self, collection: [u8; 16]) {
+        self.lock().summaries.remove(&collection);
     }
 
     /// Removes and returns all pending buckets, unless some were added since the last call.
@@ -72,7 +89,12 @@ mod tests {
             queue.add([1; 16], [id; 12]);
         }
         queue.add([2; 16], [5; 12]);
-        assert!(queue.take().is_empty(), "some were added since");
+        assert!(queue.summaries().is_empty() && queue.take().is_empty());
+        let mut summaries = queue.summaries();
+        summaries.sort_unstable();
+        assert_eq!(summaries, [([1; 16], [3; 12]), ([2; 16], [5; 12])]);
+        queue.remove_summaries([1; 16]);
+        assert_eq!(queue.summaries(), [([2; 16], [5; 12])]);
         let taken = queue.take();
         let range = |id, count| PendingRange {
             oldest: [id; 12],

@@ -59,9 +59,10 @@ impl SeriesLists {
         value_bytes: usize,
     ) {
         let bytes = |metas: &SeriesMetas| value_bytes + (metas.len() + 1) * SERIES_BYTES;
-        let metas = metas.filter(|metas| bytes(metas) <= self.0.bytes_max());
         let bytes = metas.as_deref().map_or(0, bytes);
-        self.0.insert(keyspace, version, metas, bytes);
+        if !self.0.insert(keyspace, version, metas, bytes) {
+            self.0.insert(keyspace, version, None, 0);
+        }
     }
 
     /// Removes the list of a keyspace that was dropped.

@@ -227,6 +227,11 @@ impl SummaryBlocks {
         self.memory_bytes() < bytes_max - bytes_max / parts
     }
 
+    /// True if a block is here.
+    pub(crate) fn has(&self, keyspace: KeyspaceId, number: u64) -> bool {
+        self.0.lock().blocks.contains_key(&(keyspace, number))
+    }
+
     /// Returns a block.
     pub(crate) fn get(&self, keyspace: KeyspaceId, number: u64) -> Option<Arc<OpenedSummaries>> {
         let cached = self.0.lock();

@@ -1,15 +1,24 @@
 //! What was read of one version of a keyspace, for the next reader of that version: the form of several small caches.
 //!
 //! A version is never used again, so no entry becomes invalid; a reader of another version does not see it. If there is no room for an
-//! entry, all others are evicted: they are few, and each is read again at once.
+//! entry, all others are evicted: they are few, and each is read again at once. The bytes are those the values hold.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::budget::Budgeted;
 
+/// Entries, at most: those of dropped keyspaces are among them.
+const ENTRIES_MAX: usize = 1 << 10;
+
 /// Entries by key, each for one version, with a limit in bytes.
-pub(super) struct VersionCache<K, V>(Budgeted<HashMap<K, Entry<V>>>);
+pub(super) struct VersionCache<K, V>(Budgeted<Entries<K, V>>);
+
+struct Entries<K, V> {
+    by_key: HashMap<K, Entry<V>>,
+    /// Of all entries.
+    bytes: usize,
+}
 
 struct Entry<V> {
     version: u64,
@@ -17,18 +26,39 @@ struct Entry<V> {
     bytes: usize,
 }
 
-impl<K: Copy + Eq + Hash, V> VersionCache<K, V> {
-    /// Memory of an entry beside what its value holds.
-    const ENTRY_BYTES: usize = size_of::<(K, Entry<V>)>();
+impl<K, V> Default for Entries<K, V> {
+    fn default() -> Self {
+        Self {
+            by_key: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
 
+impl<K: Eq + Hash, V> Entries<K, V> {
+    fn remove(&mut self, key: &K) {
+        if let Some(removed) = self.by_key.remove(key) {
+            self.bytes -= removed.bytes;
+        }
+    }
+
+    /// Adds an entry in the place of that with its key. All others are removed if there would be more than `bytes_max` bytes, or too
+    /// many entries.
+    fn insert(&mut self, key: K, entry: Entry<V>, bytes_max: usize) {
+        self.remove(&key);
+        if self.bytes + entry.bytes > bytes_max || self.by_key.len() >= ENTRIES_MAX {
+            self.by_key.clear();
+            self.bytes = 0;
+        }
+        self.bytes += entry.bytes;
+        self.by_key.insert(key, entry);
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> VersionCache<K, V> {
     /// Makes an empty cache of at most `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self(Budgeted::new(bytes_max))
-    }
-
-    /// Returns the limit, in bytes.
-    pub(super) fn bytes_max(&self) -> usize {
-        self.0.bytes_max()
     }
 
     /// Changes the limit. It takes effect with the next insertion.
@@ -38,7 +68,7 @@ impl<K: Copy + Eq + Hash, V> VersionCache<K, V> {
 
     /// Returns the memory in use, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        bytes_of(&self.0.lock())
+        self.0.lock().bytes
     }
 
     /// Returns what is known of this version.
@@ -47,62 +77,53 @@ impl<K: Copy + Eq + Hash, V> VersionCache<K, V> {
         V: Clone,
     {
         let entries = self.0.lock();
-        let entry = entries.get(&key)?;
+        let entry = entries.by_key.get(&key)?;
         (entry.version == version).then(|| entry.value.clone())
     }
 
-    /// Keeps what was read of a version, which holds `bytes` bytes, unless that is more than the limit. Another version of it is
-    /// forgotten.
-    pub(super) fn insert(&self, key: K, version: u64, value: V, bytes: usize) {
-        let bytes = bytes + Self::ENTRY_BYTES;
+    /// Keeps what was read of a version, which holds `bytes` bytes, in the place of another version. Returns false, and changes nothing,
+    /// if that is more than the limit.
+    pub(super) fn insert(&self, key: K, version: u64, value: V, bytes: usize) -> bool {
         let bytes_max = self.0.bytes_max();
-        if bytes > bytes_max {
-            return;
+        let is_kept = bytes <= bytes_max;
+        if is_kept {
+            let entry = Entry {
+                version,
+                value,
+                bytes,
+            };
+            self.0.lock().insert(key, entry, bytes_max);
         }
-        let mut entries = self.0.lock();
-        entries.remove(&key);
-        if bytes_of(&entries) + bytes > bytes_max {
-            entries.clear();
-        }
-        let entry = Entry {
-            version,
-            value,
-            bytes,
-        };
-        entries.insert(key, entry);
+        is_kept
     }
 
-    /// Changes what is known of a version in place; nothing is known of a new one. The change must keep the bytes it holds.
+    /// Changes what is known of a version in place; nothing is known of a new one. The change must keep the bytes it holds, 0 for a
+    /// new version.
     pub(super) fn change<R>(&self, key: K, version: u64, change: impl FnOnce(&mut V) -> R) -> R
     where
         V: Default,
     {
         let mut entries = self.0.lock();
-        let is_known = entries
-            .get(&key)
-            .is_some_and(|entry| entry.version == version);
-        if !is_known {
-            entries.remove(&key);
-            if bytes_of(&entries) + Self::ENTRY_BYTES > self.0.bytes_max() {
-                entries.clear();
-            }
+        if let Some(known) = entries.by_key.get_mut(&key)
+            && known.version == version
+        {
+            return change(&mut known.value);
         }
-        let entry = entries.entry(key).or_insert_with(|| Entry {
+        let mut value = V::default();
+        let changed = change(&mut value);
+        let entry = Entry {
             version,
-            value: V::default(),
-            bytes: Self::ENTRY_BYTES,
-        });
-        change(&mut entry.value)
+            value,
+            bytes: 0,
+        };
+        entries.insert(key, entry, usize::MAX);
+        changed
     }
 
     /// Forgets a key.
     pub(super) fn forget(&self, key: K) {
         self.0.lock().remove(&key);
     }
-}
-
-fn bytes_of<K, V>(entries: &HashMap<K, Entry<V>>) -> usize {
-    entries.values().map(|entry| entry.bytes).sum()
 }
 
 #[cfg(test)]
@@ -125,18 +146,19 @@ mod tests {
     #[test]
     fn the_limit_evicts_all_others_or_refuses_the_entry() {
         let cache = VersionCache::<u8, &str>::new(1 << 10);
-        cache.insert(1, 7, "one", 500);
-        cache.insert(2, 7, "two", 5);
-        cache.insert(3, 7, "too large", 1 << 10);
+        assert!(cache.insert(1, 7, "one", 600) && cache.insert(2, 7, "two", 5));
+        assert!(!cache.insert(3, 7, "too large", 1025));
         assert_eq!((cache.get(1, 7), cache.get(3, 7)), (Some("one"), None));
         cache.insert(3, 7, "three", 500);
         let found = [1, 2, 3].map(|key| cache.get(key, 7));
         assert_eq!(found, [None, None, Some("three")]);
-        let used = cache.memory_bytes();
-        assert!((500..600).contains(&used), "{used}");
+        assert_eq!(cache.memory_bytes(), 500);
         // In its own place an entry needs no other room.
-        cache.insert(3, 8, "again", 500);
-        assert_eq!(cache.get(3, 8), Some("again"));
+        cache.insert(3, 8, "again", 1000);
+        assert_eq!(
+            (cache.get(3, 8), cache.memory_bytes()),
+            (Some("again"), 1000)
+        );
     }
 
     #[test]
@@ -147,9 +169,9 @@ mod tests {
             [count(1, 7), count(1, 7), count(1, 8), count(1, 7)],
             [0, 1, 0, 0]
         );
-        for key in 0..1000 {
+        for key in 0..5000 {
             count(key, 1);
         }
-        assert!(cache.memory_bytes() <= 1 << 10);
+        assert!(cache.0.lock().by_key.len() <= ENTRIES_MAX);
     }
 }

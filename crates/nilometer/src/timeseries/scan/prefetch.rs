@@ -48,6 +48,9 @@ const SUMMARY_BLOCKS_AT_A_TIME: usize = 16;
 /// Blocks of summaries to read for pending buckets of one collection, at most.
 const SUMMARY_BLOCKS_MAX: usize = 1024;
 
+/// The time for that: the thread has other work.
+const SUMMARIES_TIME: Duration = Duration::from_millis(100);
+
 /// The time of an opening that is left, to be shared by collections.
 struct SharedTime {
     ends: Instant,
@@ -70,6 +73,7 @@ impl BucketReader {
         self: &Arc<Self>,
         collection_of: impl Fn([u8; 16]) -> Option<Arc<Collection>>,
     ) {
+        let summaries = self.cache.prefetch.summaries();
         let has_room = || self.cache.buckets.has_room(RESERVED_SHARE);
         for (collection, PendingRange { oldest, count }) in self.cache.prefetch.take() {
             let Some(collection) = collection_of(collection) else {
@@ -80,7 +84,15 @@ impl BucketReader {
                 let opened = self.open_newest(&collection, Some(oldest), at_most, &has_room);
                 decode_columns(&opened, StoredBucket::decode_requested, &has_room);
             }
-            let _ = self.read_newest_summaries(&collection, oldest);
+        }
+        for (uuid, oldest) in summaries {
+            let is_read = match collection_of(uuid) {
+                Some(collection) => self.read_newest_summaries(&collection, oldest),
+                None => Ok(true),
+            };
+            if is_read.unwrap_or(true) {
+                self.cache.prefetch.remove_summaries(uuid);
+            }
         }
     }
 
@@ -167,29 +179,41 @@ impl BucketReader {
         Ok(())
     }
 
-    /// Reads the blocks of summaries with buckets from `oldest` on, newest first, while the cache has room.
-    fn read_newest_summaries(&self, collection: &Collection, oldest: [u8; 12]) -> Result<()> {
+    /// Reads the blocks of summaries with buckets from `oldest` on, newest first, while the cache has room. Not the last one, which is
+    /// made again with the next buckets. Returns false if some of the buckets have no summary yet.
+    fn read_newest_summaries(&self, collection: &Collection, oldest: [u8; 12]) -> Result<bool> {
         let keyspaces = BucketKeyspaces::of(collection);
         let Some(keyspace) = keyspaces.and_then(|all| all.summaries) else {
-            return Ok(());
+            return Ok(true);
         };
         let snapshot = &*self.engine.snapshot()?;
         let summaries = SummaryReader { snapshot, keyspace };
+        let range = KeyRange {
+            start: oldest.to_vec(),
+            ..KeyRange::all()
+        };
+        if !summaries.marked(&range, 1)?.is_empty() {
+            return Ok(false);
+        }
+        let blocks = &self.cache.summary_blocks;
         let mut numbers = Vec::new();
-        for block in summaries.newest_blocks()?.take(SUMMARY_BLOCKS_MAX) {
+        for block in summaries.newest_blocks()?.skip(1).take(SUMMARY_BLOCKS_MAX) {
             let block = block?;
             if block.last < oldest {
                 break;
             }
-            numbers.push(block.number);
+            if !blocks.has(keyspace, block.number) {
+                numbers.push(block.number);
+            }
         }
+        let ends = Instant::now() + SUMMARIES_TIME;
         for newest in numbers.chunks(SUMMARY_BLOCKS_AT_A_TIME) {
-            if !self.cache.summary_blocks.has_room(RESERVED_SHARE) {
+            if !blocks.has_room(RESERVED_SHARE) || Instant::now() >= ends {
                 break;
             }
             self.summary_blocks(summaries, newest)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads the list of blocks of summaries and the newest blocks, while it `goes_on`.
@@ -300,10 +324,10 @@ mod tests {
         f.insert(&measured, true);
         f.timeseries.wait_for_maintenance().unwrap();
         let collection = f.collection.clone();
-        f.timeseries.maintenance.summarize(&collection).unwrap();
         let in_memory = || f.timeseries.cache.summary_blocks.memory_bytes();
-        f.timeseries.prefetch();
-        assert_eq!(in_memory(), 0, "some were sealed since the last tick");
+        (0..3).for_each(|_| f.timeseries.prefetch());
+        assert_eq!(in_memory(), 0, "there are no summaries yet");
+        f.timeseries.maintenance.summarize(&collection).unwrap();
         f.timeseries.prefetch();
         let before = in_memory();
         assert!(before > 0);
@@ -311,7 +335,8 @@ mod tests {
         let f = f.reopened();
         assert_eq!(f.timeseries.cache.summary_blocks.memory_bytes(), 0);
         f.timeseries.cache.summary_blocks.set_bytes_max(before / 3);
-        f.insert(&[at(80 * 3600, "a", 1), at(90 * 3600, "a", 2)], true);
+        let measured: Vec<_> = (80..120).map(|hour| at(hour * 3600, "a", hour)).collect();
+        f.insert(&measured, true);
         f.timeseries.wait_for_maintenance().unwrap();
         f.timeseries.maintenance.summarize(&collection).unwrap();
         (0..2).for_each(|_| f.timeseries.prefetch());
