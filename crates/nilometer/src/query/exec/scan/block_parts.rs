@@ -132,29 +132,20 @@ fn bytes_of(block: &MeasurementBlock) -> usize {
 /// Selects the measurements of some blocks, and decodes what they show. Blocks without selected measurements are left out.
 fn prepare(blocks: &Blocks, selection: &BlockSelection, cx: &ExecContext<'_>) -> Processed<Blocks> {
     let mut found = Vec::with_capacity(blocks.len());
-    for block in blocks {
+    let prepared = blocks.iter().try_for_each(|block| {
+        cx.operation.check_interrupt()?;
         let mut block = block.clone();
-        let shown = cx.operation.check_interrupt().and_then(|()| {
-            selection.apply(&mut block, cx)?;
-            match block.selection.is_empty() {
-                true => Ok(()),
-                // The bucket keeps what it has decoded.
-                false => block.shown_fields().map(drop),
-            }
-        });
-        if let Err(error) = shown {
-            return Processed {
-                found,
-                failed: Some(error),
-            };
-        }
+        selection.apply(&mut block, cx)?;
         if !block.selection.is_empty() {
+            // The bucket keeps what it has decoded.
+            block.shown_fields()?;
             found.push(block);
         }
-    }
+        Ok(())
+    });
     Processed {
+        failed: prepared.err(),
         found,
-        failed: None,
     }
 }
 
@@ -203,11 +194,10 @@ mod tests {
     use super::*;
     use crate::error::ErrorCode;
     use crate::query::exec::testing::{
-        MemoryBuckets, MemoryCollections, executor_with, operation, run_with, settings,
+        MemoryBuckets, MemoryCollections, alone, assert_same_with_threads, executor_with,
+        operation, rows_before_error, with_threads,
     };
     use crate::query::exec::workers::Workers;
-    use crate::query::exec::{ExecLimits, Executor};
-    use crate::query::planner::settings::PlanOptions;
     use crate::query::source::{Collections, Resolved};
 
     /// Buckets of up to seven measurements of three series. One measurement, the last but 200, has `zero` 0.
@@ -223,20 +213,6 @@ mod tests {
         let measurements: Vec<Document> = (0..count).map(one).collect();
         let buckets = MemoryBuckets::new(&measurements, 7);
         MemoryCollections::of(Resolved::TimeSeries(Arc::new(buckets)))
-    }
-
-    fn with_threads(workers: &Arc<Workers>, count: usize) -> ExecSettings {
-        let mut settings = alone();
-        settings.threads = Some(QueryThreads {
-            batches_before: 2,
-            batches_per_task: 3,
-            ..QueryThreads::new(Arc::clone(workers), count)
-        });
-        settings
-    }
-
-    fn alone() -> ExecSettings {
-        settings(PlanOptions::default(), ExecLimits::default())
     }
 
     #[test]
@@ -257,18 +233,12 @@ mod tests {
         ];
         for stages in pipelines {
             let stages: Value = stages;
-            let expected = run_with(&collection, &stages, alone()).unwrap();
-            for threads in [2, 3] {
-                let found = run_with(&collection, &stages, with_threads(&workers, threads));
-                assert!(found.unwrap() == expected, "{stages:?}, {threads} threads");
-            }
+            assert_same_with_threads(&collection, &stages, &workers);
         }
         assert_eq!(workers.running(), 2);
         workers.close();
         let stages: Value = array![doc! {"$match": doc! {"r": doc! {"$lt": 50}}}];
-        let expected = run_with(&collection, &stages, alone()).unwrap();
-        let found = run_with(&collection, &stages, with_threads(&workers, 2)).unwrap();
-        assert!(found == expected);
+        assert_same_with_threads(&collection, &stages, &workers);
     }
 
     #[test]
@@ -292,16 +262,6 @@ mod tests {
         }
         // The column of the filter.
         assert_eq!(columns_read.load(std::sync::atomic::Ordering::Relaxed), 100);
-    }
-
-    fn rows_before_error(mut query: Executor) -> (usize, ErrorCode) {
-        let (operation, mut rows) = (operation(), 0);
-        loop {
-            match query.next_rows(&operation) {
-                Ok(more) => rows += more.expect("an error at the end").len(),
-                Err(error) => return (rows, error.code),
-            }
-        }
     }
 
     #[test]

@@ -229,11 +229,10 @@ mod tests {
     use super::*;
     use crate::error::ErrorCode;
     use crate::query::exec::testing::{
-        MemoryCollections, MemoryRecords, executor_with, operation, run_with, settings,
+        MemoryCollections, MemoryRecords, alone, assert_same_with_threads, executor_with,
+        operation, rows_before_error, with_threads,
     };
-    use crate::query::exec::workers::{QueryThreads, Workers};
-    use crate::query::exec::{ExecLimits, ExecSettings, Executor};
-    use crate::query::planner::settings::PlanOptions;
+    use crate::query::exec::workers::Workers;
     use crate::query::source::{Collections, Resolved};
 
     /// Documents of many sizes: some parts hold more bytes than a thread reads, some ids are missing.
@@ -247,19 +246,6 @@ mod tests {
         };
         let documents = (0..count).map(one).collect();
         MemoryCollections::of(Resolved::Ordinary(Arc::new(MemoryRecords(documents))))
-    }
-
-    fn with_threads(workers: &Arc<Workers>, count: usize) -> ExecSettings {
-        let mut settings = settings(PlanOptions::default(), ExecLimits::default());
-        settings.threads = Some(QueryThreads {
-            batches_before: 2,
-            ..QueryThreads::new(Arc::clone(workers), count)
-        });
-        settings
-    }
-
-    fn alone() -> ExecSettings {
-        settings(PlanOptions::default(), ExecLimits::default())
     }
 
     #[test]
@@ -286,28 +272,12 @@ mod tests {
         ];
         for stages in pipelines {
             let stages: Value = stages;
-            let expected = run_with(&collection, &stages, alone()).unwrap();
-            for threads in [2, 3] {
-                let found = run_with(&collection, &stages, with_threads(&workers, threads));
-                assert!(found.unwrap() == expected, "{stages:?}, {threads} threads");
-            }
+            assert_same_with_threads(&collection, &stages, &workers);
         }
         assert_eq!(workers.running(), 2);
         workers.close();
         let stages: Value = array![doc! {"$match": doc! {"r": 5}}];
-        let expected = run_with(&collection, &stages, alone()).unwrap();
-        let found = run_with(&collection, &stages, with_threads(&workers, 2)).unwrap();
-        assert!(found == expected);
-    }
-
-    fn rows_before_error(mut query: Executor) -> (usize, ErrorCode) {
-        let (operation, mut rows) = (operation(), 0);
-        loop {
-            match query.next_rows(&operation) {
-                Ok(more) => rows += more.expect("an error at the end").len(),
-                Err(error) => return (rows, error.code),
-            }
-        }
+        assert_same_with_threads(&collection, &stages, &workers);
     }
 
     #[test]
