@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
+//! {v: {$in: [2, 5]}}           control.min.v <= 2 <= control.max.v, or the same of 5                   (loose)
 //! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
 //! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
 //! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape
@@ -26,6 +27,7 @@ mod constant_answer;
 mod predicate;
 pub(crate) mod series_metas;
 mod time_range;
+mod values_test;
 
 use std::sync::Arc;
 
@@ -38,10 +40,11 @@ pub use predicate::{
 };
 pub use series_metas::SeriesMetas;
 pub use time_range::{IdBounds, TimeRange};
+pub use values_test::ValuesTest;
 
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
-use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
+use crate::eval::matcher::{CompareOp, Comparison, InList, MatchExpression};
 use crate::eval::{Collation, Dependencies, EvalContext};
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
@@ -102,14 +105,7 @@ impl BucketRewriter {
                 BucketPredicate::any(arms.iter().map(|arm| self.loose(arm)))
             }
             MatchExpression::Compare(comparison) => self.loose_comparison(comparison),
-            MatchExpression::In(list) if list.patterns().is_empty() => {
-                let path = list.path.to_shared();
-                BucketPredicate::any(
-                    list.values().iter().map(|value| {
-                        self.loose_compare(&path, CompareOp::Eq, value, list.collation())
-                    }),
-                )
-            }
+            MatchExpression::In(list) if list.patterns().is_empty() => self.loose_list(list),
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
             }
@@ -131,6 +127,28 @@ impl BucketRewriter {
             &comparison.value,
             &comparison.collation,
         )
+    }
+
+    /// Tests the values of a list together. A value that derives nothing accepts every bucket, and so does the whole list.
+    fn loose_list(&self, list: &InList) -> BucketPredicate {
+        let path = list.path.to_shared();
+        let mut bounding = Vec::new();
+        for value in list.values() {
+            match self.loose_compare(&path, CompareOp::Eq, value, list.collation()) {
+                BucketPredicate::Never => {}
+                BucketPredicate::Always => return BucketPredicate::Always,
+                _ => bounding.push(value.clone()),
+            }
+        }
+        let is_time = *path == *self.time_field;
+        match bounding.as_slice() {
+            [] => BucketPredicate::Never,
+            [value] => self.bounds_of(&path, CompareOp::Eq, value, is_time),
+            _ => {
+                let collation = self.bounds_collation.clone();
+                BucketPredicate::Values(ValuesTest::new(path, bounding, is_time, collation))
+            }
+        }
     }
 
     fn loose_compare(

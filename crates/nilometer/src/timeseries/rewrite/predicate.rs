@@ -11,6 +11,7 @@ use nilometer_bson::order::{CanonicalType, Collator, canonical_type};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use super::constant_answer::ConstantAnswer;
+use super::values_test::ValuesTest;
 use crate::error::Result;
 use crate::eval::matcher::geo::bucket_document;
 use crate::eval::matcher::{CompareOp, MatchExpression};
@@ -71,7 +72,7 @@ pub enum Truth {
 }
 
 impl Truth {
-    fn of(value: bool) -> Self {
+    pub(super) fn of(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
 }
@@ -91,6 +92,8 @@ pub enum BucketPredicate {
     Meta(MetaTest),
     /// A comparison of a bound with an operand.
     Bound(BoundTest),
+    /// One of several values lies between the bounds.
+    Values(ValuesTest),
     /// A geometric test of the bounds of a field.
     Geo(GeoBoundTest),
 }
@@ -233,6 +236,7 @@ impl BucketPredicate {
             }
             Self::Meta(test) => Truth::of(test.test_header(header, limits)?),
             Self::Bound(test) => test.truth(header, last)?,
+            Self::Values(test) => test.truth(header, last)?,
             Self::Geo(test) => test.truth(header),
         })
     }
@@ -261,6 +265,7 @@ impl BucketPredicate {
             Self::Always | Self::Never => true,
             Self::All(parts) | Self::Any(parts) => parts.iter().all(Self::reads_only_times),
             Self::Bound(test) => test.is_time,
+            Self::Values(test) => test.is_time(),
             Self::Meta(_) | Self::Geo(_) => false,
         }
     }
@@ -325,6 +330,7 @@ impl BucketPredicate {
             }
             Self::Meta(test) => return test.to_document(),
             Self::Geo(test) => return bucket_document(&test.test, &test.path),
+            Self::Values(test) => return test.to_comparisons().to_document(),
             Self::Bound(test) => {
                 let side = match test.side {
                     Side::Min => "min",
@@ -400,13 +406,13 @@ impl MetaTest {
 }
 
 /// The bounds of a path ([`bounds_at`]). Both sides of a range read the same bounds, one after the other.
-struct AskedBounds<'p, 'h> {
+pub(super) struct AskedBounds<'p, 'h> {
     path: &'p str,
     bounds: Option<(ValueRef<'h>, ValueRef<'h>)>,
 }
 
 /// The bounds of one field.
-enum Bounds<'a> {
+pub(super) enum Bounds<'a> {
     /// No measurement has the field.
     Absent,
     /// The values are not bounded.
@@ -424,27 +430,17 @@ impl BoundTest {
         if let Some(truth) = self.truth_of_times(header) {
             return Ok(truth);
         }
-        if let Some(number) = header.known_constants_id()
-            && let Some(answer) = self
-                .answer
-                .of(number, || self.answer_of_constants(header))?
+        if !self.is_time
+            && let Some(number) = header.known_constants_id()
+            && let Some(answer) = self.answer.of(number, || {
+                constant_answer(&self.path, header, || {
+                    self.truth_of_bounds(header, &mut None)
+                })
+            })?
         {
             return Ok(Truth::of(answer));
         }
         Ok(self.truth_of_bounds(header, last))
-    }
-
-    /// Evaluates the comparison on a constant field; `None` if the field is not constant or the value does not decide.
-    fn answer_of_constants(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Option<bool>> {
-        let first = self.path.split('.').next().unwrap_or("");
-        if self.is_time || header.constants()?.get(first).is_missing() {
-            return Ok(None);
-        }
-        Ok(match self.truth_of_bounds(header, &mut None) {
-            Truth::True => Some(true),
-            Truth::False => Some(false),
-            Truth::Unknown => None,
-        })
     }
 
     fn truth_of_bounds<'p, 'h>(
@@ -452,16 +448,12 @@ impl BoundTest {
         header: &'h (impl BucketHeader + ?Sized),
         last: &mut Option<AskedBounds<'p, 'h>>,
     ) -> Truth {
-        let asked = match last {
-            Some(asked) if *asked.path == *self.path => asked,
-            last => last.insert(AskedBounds {
-                path: &self.path,
-                bounds: bounds_at(&self.path, header),
-            }),
-        };
-        match self.bounds(asked.bounds) {
+        match bounds_of(&self.path, header, last) {
             Bounds::Absent => Truth::False,
             Bounds::Unknown => Truth::Unknown,
+            Bounds::Between(min, _) if self.is_lower_bound_of_time() && is_rounded_up(min) => {
+                Truth::Unknown
+            }
             Bounds::Between(min, max) => {
                 let bound = match self.side {
                     Side::Min => min,
@@ -483,36 +475,68 @@ impl BoundTest {
             Side::Max => header.max(&self.path),
         };
         match bound {
-            ValueRef::DateTime(at) if self.is_rounded_up(at) => Some(Truth::Unknown),
+            at if self.is_lower_bound_of_time() && is_rounded_up(at) => Some(Truth::Unknown),
             ValueRef::DateTime(at) => Some(Truth::of(self.op.accepts(at.cmp(operand)))),
             _ => None,
         }
     }
 
-    /// True if measurements may be below the lower bound `at`: that of times is rounded towards 1970.
-    fn is_rounded_up(&self, at: i64) -> bool {
-        self.is_time && self.side == Side::Min && at <= 0
+    fn is_lower_bound_of_time(&self) -> bool {
+        self.is_time && self.side == Side::Min
     }
+}
 
-    fn bounds<'a>(&self, found: Option<(ValueRef<'a>, ValueRef<'a>)>) -> Bounds<'a> {
-        let Some((min, max)) = found else {
-            return Bounds::Unknown;
-        };
-        let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
-        match (min, max) {
-            (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
-            (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
-            (min, max) if composite(min) || composite(max) => Bounds::Unknown,
-            // The types are on both sides of arrays in the order, so an array may be between them.
-            (min, max)
-                if canonical_type(min) < CanonicalType::Array
-                    && canonical_type(max) > CanonicalType::Array =>
-            {
-                Bounds::Unknown
-            }
-            (ValueRef::DateTime(at), _) if self.is_rounded_up(at) => Bounds::Unknown,
-            (min, max) => Bounds::Between(min, max),
+/// Evaluates a test of the field `path` if it is constant; `None` if it is not, or if its value does not decide.
+pub(super) fn constant_answer(
+    path: &str,
+    header: &(impl BucketHeader + ?Sized),
+    truth: impl FnOnce() -> Truth,
+) -> Result<Option<bool>> {
+    let first = path.split('.').next().unwrap_or("");
+    if header.constants()?.get(first).is_missing() {
+        return Ok(None);
+    }
+    Ok(match truth() {
+        Truth::True => Some(true),
+        Truth::False => Some(false),
+        Truth::Unknown => None,
+    })
+}
+
+/// True if measurements may be below the lower bound of times, which is rounded towards 1970.
+pub(super) fn is_rounded_up(min: ValueRef<'_>) -> bool {
+    matches!(min, ValueRef::DateTime(at) if at <= 0)
+}
+
+/// Returns what the bounds at a dotted path say of the values of measurements.
+pub(super) fn bounds_of<'p, 'h>(
+    path: &'p str,
+    header: &'h (impl BucketHeader + ?Sized),
+    last: &mut Option<AskedBounds<'p, 'h>>,
+) -> Bounds<'h> {
+    let asked = match last {
+        Some(asked) if asked.path == path => asked,
+        last => last.insert(AskedBounds {
+            path,
+            bounds: bounds_at(path, header),
+        }),
+    };
+    let Some((min, max)) = asked.bounds else {
+        return Bounds::Unknown;
+    };
+    let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
+    match (min, max) {
+        (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
+        (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
+        (min, max) if composite(min) || composite(max) => Bounds::Unknown,
+        // The types are on both sides of arrays in the order, so an array may be between them.
+        (min, max)
+            if canonical_type(min) < CanonicalType::Array
+                && canonical_type(max) > CanonicalType::Array =>
+        {
+            Bounds::Unknown
         }
+        (min, max) => Bounds::Between(min, max),
     }
 }
 

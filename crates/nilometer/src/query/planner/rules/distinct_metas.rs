@@ -315,6 +315,6 @@ fn read_by(predicate: &BucketPredicate, into: &mut Dependencies) -> Option<()> {
             Some(())
         }
         P::All(parts) | P::Any(parts) => parts.iter().try_for_each(|part| read_by(part, into)),
-        P::Bound(_) | P::Geo(_) => None,
+        P::Bound(_) | P::Values(_) | P::Geo(_) => None,
     }
 }

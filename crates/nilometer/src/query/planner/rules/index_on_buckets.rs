@@ -512,6 +512,8 @@ fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<Ma
         BucketPredicate::Meta(test) => test.filter.renamed(&test.field, "meta"),
         BucketPredicate::Bound(test) if test.is_time => None,
         BucketPredicate::Bound(test) => Some(bound(test, collation)),
+        BucketPredicate::Values(test) if test.is_time() => None,
+        BucketPredicate::Values(test) => on_documents(&test.to_comparisons(), collation),
         BucketPredicate::All(parts) => {
             let parts = parts
                 .iter()
@@ -557,19 +559,22 @@ fn hull(alternatives: &[BucketPredicate]) -> Vec<BoundTest> {
 
 /// Returns the bounds a predicate implies, both ends included.
 fn bounds_of(predicate: &BucketPredicate) -> Vec<BoundTest> {
-    let parts = conjuncts_of(predicate).iter();
-    let tests = parts.filter_map(|part| match part {
-        BucketPredicate::Bound(test) if !test.is_time => {
-            let op = match test.op {
-                CompareOp::Lt | CompareOp::Lte => CompareOp::Lte,
-                CompareOp::Gt | CompareOp::Gte => CompareOp::Gte,
-                CompareOp::Eq => return None,
-            };
-            Some(BoundTest { op, ..test.clone() })
+    let mut bounds = Vec::new();
+    for part in conjuncts_of(predicate) {
+        match part {
+            BucketPredicate::Bound(test) if !test.is_time => {
+                let op = match test.op {
+                    CompareOp::Lt | CompareOp::Lte => CompareOp::Lte,
+                    CompareOp::Gt | CompareOp::Gte => CompareOp::Gte,
+                    CompareOp::Eq => continue,
+                };
+                bounds.push(BoundTest { op, ..test.clone() });
+            }
+            BucketPredicate::Values(test) if !test.is_time() => bounds.extend(test.hull()),
+            _ => {}
         }
-        _ => None,
-    });
-    tests.collect()
+    }
+    bounds
 }
 
 /// Returns how a weaker operand compares with the operand of a bound.
