@@ -484,6 +484,39 @@ fn an_index_on_a_measurement_serves_bounds_of_its_first_part() {
     }
 }
 
+/// The index of a measurement begins with the least value of a bucket: buckets that end below the wanted value come first.
+#[test]
+fn an_index_is_left_for_a_scan_where_many_keys_are_unwanted() {
+    let mut fixture = Fixture::with_oracle();
+    // A later measurement closes the bucket of a series, so that it is sealed and in the index.
+    for hours in [0, 2] {
+        let time = Value::DateTime(1_700_000_000_000 + hours * 3_600_000);
+        let measurements = (0..1_200).map(|at| doc! {"t": time.clone(), "m": at, "v": at}.into());
+        fixture.insert_into_both(&measurements.collect::<Vec<Value>>());
+    }
+    let index = doc! {"key": doc! {"v": 1}, "name": "v"};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+    fixture.run(doc! {"compact": "ts"});
+    for (value, wanted) in [(5, "IXSCAN"), (100, "IXSCAN"), (1_000, "COLLSCAN")] {
+        assert_eq!(
+            way(&mut fixture, doc! {"v": value}, None),
+            wanted,
+            "{value}"
+        );
+        assert_eq!(way(&mut fixture, doc! {"v": value}, Some("v")), "IXSCAN");
+        for hint in [None, Some("v")] {
+            let mut find = DocumentBuilder::new();
+            find.append("find", "ts")
+                .append("filter", doc! {"v": value});
+            if let Some(hint) = hint {
+                find.append("hint", hint);
+            }
+            let reply = show(&fixture.run(find.finish()));
+            assert_eq!(reply.matches("_id: ObjectId").count(), 2, "{reply}");
+        }
+    }
+}
+
 #[test]
 fn indexes_change_no_answer() {
     run_databases(check_database);

@@ -50,6 +50,13 @@ const SEEKS_AFTER_STEPS: usize = 16;
 /// Entries after which a count is estimated again.
 const ESTIMATE_EVERY: u64 = 16;
 
+/// Entries outside the bounds that are passed before they limit a count, at least.
+const PASSED_MIN: u64 = 128;
+
+/// A count passes so many times fewer entries outside the bounds than it may count within them. Reading an entry costs as much as testing
+/// three or four buckets of a scan: a count that leads to a scan costs at most a quarter of it.
+const COUNTED_PER_PASSED: u64 = 3;
+
 /// Values whose entries are counted before the others are estimated, at least.
 const ESTIMATE_VALUES_MIN: usize = 8;
 
@@ -76,6 +83,8 @@ pub(crate) struct IndexIterator<'w> {
     scan: nilometer_storage::Scan,
     /// Keys examined, wanted or not.
     pub(crate) examined: u64,
+    /// Keys to examine. The iterator pauses there: it returns no entry, and is not done.
+    examined_max: u64,
     /// The next key that may be wanted, and the steps made towards it.
     seek: Option<(Vec<u8>, usize)>,
     /// Seeks to perform directly, without stepping first.
@@ -100,6 +109,7 @@ impl<'w> IndexIterator<'w> {
             end,
             scan,
             examined: 0,
+            examined_max: u64::MAX,
             seek: None,
             direct_seeks: 0,
             done: false,
@@ -121,6 +131,9 @@ impl<'w> IndexIterator<'w> {
     /// Returns the next wanted entry: its key followed by the bucket's id, and its type bits.
     pub(crate) fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         while !self.done {
+            if self.examined >= self.examined_max {
+                return Ok(None);
+            }
             let Some(item) = self.scan.next() else {
                 break;
             };
@@ -354,13 +367,20 @@ impl BucketReader {
         let mut entries = IndexIterator::new(&view, keyspace, wanted)?;
         let (mut ids, mut count) = (Vec::new(), 0);
         loop {
-            let is_within =
-                count < limit.keys() && entries.examined < limit.keys().saturating_mul(2);
-            if !is_within && !limit.raise()? {
-                break;
-            }
+            let passed_max = PASSED_MIN.max(limit.keys() / COUNTED_PER_PASSED);
+            entries.examined_max = match count < limit.keys() {
+                true => count.saturating_add(passed_max),
+                false => 0,
+            };
             let Some((entry, _)) = entries.next()? else {
-                break;
+                if entries.done {
+                    break;
+                }
+                if !limit.raise()? {
+                    count = limit.keys();
+                    break;
+                }
+                continue;
             };
             count += 1;
             let (key, id) = split(&entry)?;
