@@ -229,3 +229,49 @@ fn conditions_on_measurements_come_before_the_equality() {
         }
     }
 }
+
+/// Twenty measurements in each of 1,200 buckets: rows are joined in parts, each by a scan, before all is read.
+#[test]
+fn lookups_of_measurements_in_parts_give_the_same() {
+    for seed in 0..effort(1, 10, 100) {
+        let mut random = Random::new(seed);
+        let mut fixture = Fixture::with_oracle();
+        let measurements: Vec<Value> = (0..24_000i64)
+            .map(|id| {
+                let time = Value::DateTime(1_700_000_000_000 + id);
+                let f = match id % 5 {
+                    0 => value(&mut random),
+                    _ => Value::Int32(1_000),
+                };
+                doc! {"_id": id, "t": time, "m": id % 1_200, "f": f, "v": id % 7}.into()
+            })
+            .collect();
+        fixture.insert_into_both(&measurements);
+        let own: Vec<Document> = (0..1_500i64)
+            .map(|id| doc! {"_id": id, "l": value(&mut random)})
+            .collect();
+        insert(&mut fixture, "own", &own);
+        let some = array![
+            doc! {"$match": doc! {"v": doc! {"$lt": 3}}},
+            doc! {"$sort": doc! {"_id": 1}},
+            doc! {"$limit": 2},
+        ];
+        for (collation, pipeline) in [(false, array![]), (true, array![]), (false, some)] {
+            let ids = doc! {"$project": doc! {"x._id": 1}};
+            let unwound = doc! {"$unwind": "$x"};
+            let group = doc! {"$group": doc! {"_id": "$x.v", "n": doc! {"$sum": "$_id"}}};
+            for later in [array![in_order(), ids], array![unwound, group]] {
+                let answers = ["plain", "ts"].map(|other| {
+                    let lookup = doc! {"from": other, "localField": "l", "foreignField": "f", "as": "x",
+                    "pipeline": pipeline.clone()};
+                    let mut stages: Vec<Value> = vec![doc! {"$lookup": lookup}.into()];
+                    let later = later.as_ref().as_array().unwrap().iter();
+                    stages.extend(later.map(ValueRef::to_value));
+                    answer(&mut fixture, "own", stages, collation)
+                });
+                assert!(answers[0].len() > 2, "{:?}", answers[0]);
+                assert_eq!(answers[0], answers[1], "seed {seed}");
+            }
+        }
+    }
+}

@@ -18,7 +18,7 @@ use crate::eval::{Collation, memory_bytes};
 use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::unwind::with_value_at;
-use crate::query::exec::{BoxOperator, ExecContext, RowBatch, next_filled};
+use crate::query::exec::{BATCH_BYTES_MAX, BoxOperator, ExecContext, RowBatch, next_filled};
 use crate::query::planner::physical::FieldNames;
 
 /// Bytes of a hashed value outside its heap: the entry of the table, and the room of its positions.
@@ -176,6 +176,8 @@ pub(crate) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Ve
 #[derive(Default)]
 pub(crate) struct PendingRows {
     rows: std::vec::IntoIter<Document>,
+    /// True after the last rows of the input.
+    is_last: bool,
     /// Counts the rows returned last.
     memory: Option<MemoryGauge>,
 }
@@ -186,15 +188,30 @@ impl PendingRows {
         self.rows.len() == 0
     }
 
-    /// Reads more rows if none are pending; false at the end of the input.
-    pub(crate) fn fill(&mut self, input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<bool> {
-        if self.is_empty() {
+    /// Reads `at_least` rows if none are pending, or as many as a batch has bytes; false at the end of the input.
+    pub(crate) fn fill(
+        &mut self,
+        input: &mut BoxOperator,
+        at_least: usize,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        if !self.is_empty() {
+            return Ok(true);
+        }
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while !self.is_last && rows.len() < at_least && bytes < BATCH_BYTES_MAX {
             match next_filled(input, cx)? {
-                Some(batch) => self.rows = batch.into_rows()?.into_iter(),
-                None => return Ok(false),
+                Some(batch) => {
+                    let first = rows.len();
+                    rows.append(&mut batch.into_rows()?);
+                    let added = rows.iter().skip(first);
+                    bytes += added.map(|row| row.as_bytes().len()).sum::<usize>();
+                }
+                None => self.is_last = true,
             }
         }
-        Ok(true)
+        self.rows = rows.into_iter();
+        Ok(!self.is_empty())
     }
 
     /// Returns the next pending row, and those that follow it.

@@ -206,7 +206,7 @@ fn one_of(
 impl Operator for GraphLookup {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         let mut waiting = std::mem::take(&mut self.waiting);
-        if !waiting.fill(&mut self.input, cx)? {
+        if !waiting.fill(&mut self.input, 1, cx)? {
             return Ok(None);
         }
         if matches!(self.others, ForeignRows::Unread) {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! large, indexed by the field  one index scan for the values of several documents, until reading it once costs less
+//! large, of measurements       one scan of buckets for the values of several documents, until reading it once costs less
 //! no variables, fits memory    the other documents are read once (with fields: before the pipeline, hashed by the
 //!                              foreign field; without: after it)
 //! too large, equal fields      read again for the values of several documents
@@ -22,7 +23,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 use super::foreign_table::{ForeignTable, PendingRows, foreign_values, local_values};
 use super::joined_rows::JoinedRows;
 use super::narrowed::narrowed;
-use super::rows_ahead::RowsAhead;
+use super::rows_ahead::{Part, PartReads, RowsAhead};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
@@ -65,8 +66,8 @@ enum ForeignRows {
     ForeignTable(ForeignTable),
     /// Too large for memory: read again, with an equality for several documents at a time.
     TooMany(RowsAhead),
-    /// Looked up by an index, for several documents at a time.
-    Indexed(RowsAhead),
+    /// Looked up for several documents at a time: by an index, or among measurements, of which many are not read.
+    InParts(RowsAhead),
 }
 
 /// Documents in the other collection from which on index lookups are preferred to reading it once.
@@ -110,13 +111,13 @@ impl Lookup {
         }
         let (stage, builder, restriction) = (&self.stage, &self.builder, &self.restriction);
         let kept_fields = self.kept_fields();
-        let read = |rows: &[&Document], is_indexed| {
+        let read = |rows: &[&Document], is_large| {
             let fields = kept_fields.as_ref();
             let more = restriction.as_ref();
             read_for_rows(
                 stage,
                 builder,
-                (rows, is_indexed),
+                (rows, is_large),
                 (fields, more),
                 &settings,
                 cx,
@@ -124,7 +125,7 @@ impl Lookup {
         };
         let kept = match &mut self.others {
             ForeignRows::ForeignTable(kept) => Some(&*kept),
-            ForeignRows::Indexed(ahead) => ahead.table(row, upcoming, |rows| read(rows, true))?,
+            ForeignRows::InParts(ahead) => ahead.table(row, upcoming, |rows| read(rows, true))?,
             ForeignRows::TooMany(ahead) => ahead.table(row, upcoming, |rows| read(rows, false))?,
             ForeignRows::Unread => None,
         };
@@ -166,12 +167,12 @@ impl Lookup {
         nested: &ExecContext<'_>,
     ) -> Result<()> {
         if matches!(self.others, ForeignRows::Unread) {
-            self.others = match self.indexed(row, settings)? {
-                Some(ahead) => ForeignRows::Indexed(ahead),
+            self.others = match self.in_parts(row, settings)? {
+                Some(ahead) => ForeignRows::InParts(ahead),
                 None => self.read(nested)?,
             };
         }
-        if let ForeignRows::Indexed(ahead) = &mut self.others
+        if let ForeignRows::InParts(ahead) = &mut self.others
             && ahead.may_read_all()
             && let all @ ForeignRows::ForeignTable(_) = self.read(nested)?
         {
@@ -180,9 +181,9 @@ impl Lookup {
         Ok(())
     }
 
-    /// Returns the state of looking up in an index if the other collection is large and an index supports the equality with
-    /// the local field.
-    fn indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<Option<RowsAhead>> {
+    /// Returns the state of looking up documents in parts if the other collection is large, and an index supports the equality with
+    /// the local field or it has buckets.
+    fn in_parts(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<Option<RowsAhead>> {
         let (Some(equality), Some(from)) = (&self.stage.equality, self.stage.from.as_deref())
         else {
             return Ok(None);
@@ -190,18 +191,48 @@ impl Lookup {
         let before = look_up(equality, row, settings)?;
         let builder = self.builder.with_settings(Arc::clone(settings));
         let input = builder.plan(Some(from), before)?.input;
-        if !uses_index(&input) {
-            return Ok(None);
-        }
-        let (size, all) = match input {
-            Input::Records(input) => {
+        let is_indexed = uses_index(&input);
+        Ok(match input {
+            Input::Records(input) if is_indexed => {
                 let count = input.source.count_estimate()?;
-                (count, Some(count))
+                (count >= INDEXED_MIN).then(|| RowsAhead::of_documents(count))
             }
-            Input::Buckets(input) => (input.source.bucket_count_estimate()?, None),
-            _ => return Ok(None),
+            Input::Buckets(input) if is_indexed || self.bounds_buckets(equality, row, from)? => {
+                let buckets = input.source.bucket_count_estimate()?;
+                let measurements = input.source.measurement_count()?;
+                let ahead = (buckets >= INDEXED_MIN && (is_indexed || measurements.is_some()))
+                    .then(|| RowsAhead::of_buckets(buckets, measurements));
+                match is_indexed {
+                    true => ahead,
+                    false => ahead.map(RowsAhead::begin_by_scan),
+                }
+            }
+            _ => None,
+        })
+    }
+
+    /// True if the equality with the local field selects among the buckets of a time series. A view may compute the foreign field.
+    fn bounds_buckets(
+        &self,
+        equality: &LookupEquality,
+        row: &Document,
+        from: &str,
+    ) -> Result<bool> {
+        let resolved = self
+            .builder
+            .collections
+            .resolve(&self.builder.database, from);
+        let values = local_values(&equality.local, row)?;
+        Ok(matches!(resolved, Ok(Resolved::TimeSeries(_))) && values.iter().all(is_bounding))
+    }
+
+    /// Reads the rows of a part if none are waiting; false at the end of the input.
+    fn fill(&mut self, waiting: &mut PendingRows, cx: &ExecContext<'_>) -> Result<bool> {
+        let at_least = match &self.others {
+            ForeignRows::InParts(ahead) | ForeignRows::TooMany(ahead) => ahead.rows_wanted(),
+            ForeignRows::Unread | ForeignRows::ForeignTable(_) => 1,
         };
-        Ok((size >= INDEXED_MIN).then(|| RowsAhead::new(all)))
+        waiting.fill(&mut self.input, at_least, cx)
     }
 
     /// Returns the settings of the pipeline for one document: its variables follow the outer ones.
@@ -243,7 +274,9 @@ impl Lookup {
                 break;
             }
             let mut waiting = std::mem::take(&mut self.waiting);
-            if waiting.is_empty() && (out.len() > 0 || !waiting.fill(&mut self.input, cx)?) {
+            let has_rows = !waiting.is_empty() || out.len() == 0 && self.fill(&mut waiting, cx)?;
+            if !has_rows {
+                self.waiting = waiting;
                 break;
             }
             if let Some((row, upcoming)) = waiting.next() {
@@ -281,7 +314,7 @@ impl Lookup {
         let kept = ForeignTable::read(pipeline, path, fields.as_ref(), collation, memory, cx)?;
         Ok(match kept {
             Some(kept) => ForeignRows::ForeignTable(kept),
-            None => ForeignRows::TooMany(RowsAhead::new(None)),
+            None => ForeignRows::TooMany(RowsAhead::in_parts()),
         })
     }
 }
@@ -302,11 +335,11 @@ fn uses_index(input: &Input) -> bool {
 fn read_for_rows(
     stage: &LookupStage,
     builder: &Builder,
-    (rows, is_indexed): (&[&Document], bool),
+    (rows, is_large): (&[&Document], bool),
     (fields, restriction): (Option<&FieldNames>, Option<&Stage>),
     settings: &Arc<ExecSettings>,
     cx: &ExecContext<'_>,
-) -> Result<Option<ForeignTable>> {
+) -> Result<Option<Part>> {
     let Some(equality) = &stage.equality else {
         return Ok(None);
     };
@@ -314,6 +347,7 @@ fn read_for_rows(
     for row in rows {
         values.extend(local_values(&equality.local, row)?);
     }
+    let is_bounded = values.iter().all(is_bounding);
     let mut before = match_any(equality, values, settings);
     if before.is_empty() {
         return Ok(None);
@@ -321,8 +355,9 @@ fn read_for_rows(
     before.extend(restriction.cloned());
     let builder = builder.with_settings(Arc::clone(settings));
     let plan = builder.plan(stage.from.as_deref(), before)?;
+    let is_scan = !uses_index(&plan.input);
     // One scan of buckets by their headers costs less than many, ordinary documents would all be read.
-    if is_indexed && !uses_index(&plan.input) && !matches!(plan.input, Input::Buckets(_)) {
+    if is_large && is_scan && !matches!(plan.input, Input::Buckets(_)) {
         return Ok(None);
     }
     let nested = ExecContext::new(cx.operation, settings);
@@ -330,7 +365,21 @@ fn read_for_rows(
     let memory = MemoryGauge::gather("$lookup", &nested);
     let pipeline = builder.build(plan)?;
     let path = Some(&equality.foreign);
-    ForeignTable::read(pipeline, path, fields, collation, memory, &nested)
+    let table = ForeignTable::read(pipeline, path, fields, collation, memory, &nested)?;
+    let reads = match (is_scan, is_bounded) {
+        (false, _) => PartReads::Index,
+        (true, true) => PartReads::SomeBuckets,
+        (true, false) => PartReads::All,
+    };
+    Ok(table.map(|table| Part { table, reads }))
+}
+
+/// True for values that bounds of buckets exclude: these say nothing of missing values, arrays and objects.
+fn is_bounding(value: &Value) -> bool {
+    !matches!(
+        value,
+        Value::Missing | Value::Undefined | Value::Null | Value::Array(_) | Value::Document(_)
+    )
 }
 
 /// Returns the conditions that a `$match` at the front of the pipeline puts on measurements, so that buckets without matches are not read. The
@@ -463,7 +512,7 @@ impl Operator for Lookup {
             return rows;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
-        if !waiting.fill(&mut self.input, cx)? {
+        if !self.fill(&mut waiting, cx)? {
             return Ok(None);
         }
         let target = self.stage.target.clone();
