@@ -27,7 +27,7 @@ work
   --points N                  show rate, memory and size of the folder N times while loading [0]
   --no-load | --no-queries    leave a part out
   --whole                     read everything back in the end: `find` without a filter, six times
-  --only NAME                 one query, or those whose names begin so
+  --only NAMES                queries, or those whose names begin so; with commas between
   --draws N                   parameters drawn for each query     [20]
   --warm-up N                 draws to run before measuring; 0 shows what is cold [3]
   --granularity WORD          of the collection                   [seconds]

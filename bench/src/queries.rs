@@ -179,16 +179,18 @@ pub(crate) fn drawn(data: &DataSet, options: &Options) -> Vec<(&'static Query, V
         .collect()
 }
 
-/// Returns the requested queries with their numbers.
+/// Returns the requested queries with their numbers: those of each name in the list, or all.
 fn chosen(options: &Options) -> Vec<(usize, &'static Query)> {
-    let chosen = QUERIES.iter().enumerate();
-    // A name that equals one query and is a prefix of others selects the one.
-    let is_name = QUERIES.iter().any(|query| query.name == options.only);
-    chosen
-        .filter(|(_, query)| match is_name {
-            true => query.name == options.only,
-            false => query.name.starts_with(&options.only),
-        })
+    let is_chosen = |query: &Query, name: &str| {
+        // A name that equals one query and is a prefix of others selects the one.
+        match QUERIES.iter().any(|query| query.name == name) {
+            true => query.name == name,
+            false => query.name.starts_with(name),
+        }
+    };
+    let queries = QUERIES.iter().enumerate();
+    queries
+        .filter(|(_, query)| options.only.split(',').any(|name| is_chosen(query, name)))
         .collect()
 }
 
