@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
-//! {v: {$in: [2, 5]}}           control.min.v <= 2 <= control.max.v, or the same of 5                   (loose)
+//! {v: {$in: [2, 5]}}            control.min.v <= 2 <= control.max.v, or the same of 5 (loose)
 //! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
 //! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
 //! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape

@@ -53,7 +53,7 @@ const ESTIMATE_EVERY: u64 = 16;
 /// Entries outside the bounds that are passed before they limit a count, at least.
 const PASSED_MIN: u64 = 128;
 
-/// A count passes so many times fewer entries outside the bounds than it may count within them. Reading an entry costs as much as testing
+/// A count passes one entry outside the bounds for so many that it may count within them. Reading an entry costs as much as testing
 /// three or four buckets of a scan: a count that leads to a scan costs at most a quarter of it.
 const COUNTED_PER_PASSED: u64 = 3;
 
@@ -83,7 +83,7 @@ pub(crate) struct IndexIterator<'w> {
     scan: nilometer_storage::Scan,
     /// Keys examined, wanted or not.
     pub(crate) examined: u64,
-    /// Keys to examine. The iterator pauses there: it returns no entry, and is not done.
+    /// Keys to examine, without those stepped over before a seek. The iterator pauses there: it returns no entry, and is not done.
     examined_max: u64,
     /// The next key that may be wanted, and the steps made towards it.
     seek: Option<(Vec<u8>, usize)>,
@@ -413,35 +413,44 @@ impl BucketReader {
         })
     }
 
-    /// Estimates how many buckets have ids between two times in seconds. It assumes that ids are spread evenly over the
-    /// time between the first and the last.
+    /// Estimates how many buckets have ids between two times in seconds. It assumes that they are spread evenly over the time from
+    /// the first to the end of the last, as one that began an hour ago may still grow, and that those written since this range was
+    /// read are the latest.
     pub fn clustered_estimate(
         &self,
         collection: &Collection,
         id_min: Option<u32>,
         id_max: Option<u32>,
     ) -> Result<u64> {
-        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
             return Ok(0);
         };
         let all = self.engine.keys_estimate(keyspaces.series)?;
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);
         }
-        let Some((first, last)) = self.start_range(keyspaces, all)? else {
+        let Some((known, (first, last))) = self.start_range(keyspaces, all)? else {
             return Ok(0);
         };
-        let last = last.max(first);
-        let low = id_min.map_or(first, |min| min.max(first));
-        let high = id_max.map_or(last, |max| max.min(last));
+        let span_seconds = u64::try_from(options.span_seconds).unwrap_or(0);
+        let newer = match id_max {
+            Some(max) if max < last => 0,
+            _ => all.saturating_sub(known),
+        };
+        let (first, last) = (u64::from(first), u64::from(last.max(first)));
+        let end = last + span_seconds;
+        let low = id_min.map_or(first, |min| first.max(min.into()));
+        let high = id_max.map_or(end, |max| end.min(max.into()));
         if low > high {
-            // Newer buckets than the cached range may lie there.
-            return Ok(all / START_RANGE_SLACK);
+            // Older buckets may have been added since, too.
+            return Ok(newer.max(all / START_RANGE_SLACK));
         }
-        let span = u64::from(last - first) + 1;
-        let within = u64::from(high - low) + 1;
+        let (within, span) = (high - low + 1, end - first + 1);
         let share = u128::from(all) * u128::from(within) / u128::from(span);
-        Ok(u64::try_from(share).unwrap_or(u64::MAX).max(1))
+        let share = u64::try_from(share).unwrap_or(u64::MAX).max(1);
+        Ok(share.saturating_add(newer))
     }
 }
 
@@ -456,9 +465,13 @@ const START_RANGES_MAX: usize = 10_000;
 const START_RANGE_SLACK: u64 = 16;
 
 impl BucketReader {
-    /// Returns the start of the first and of the last bucket in seconds, from the cache if the number of buckets has not changed
-    /// much: to read them the iterator skips the tombstones of tails.
-    fn start_range(&self, keyspaces: BucketKeyspaces, all: u64) -> Result<Option<(u32, u32)>> {
+    /// Returns the start of the first and of the last bucket in seconds, and the number of buckets when they were read: from the cache
+    /// if that has not changed much, as to read them the iterator skips the tombstones of tails.
+    fn start_range(
+        &self,
+        keyspaces: BucketKeyspaces,
+        all: u64,
+    ) -> Result<Option<(u64, (u32, u32))>> {
         let lock = || {
             let ranges = self.start_ranges.lock();
             ranges.unwrap_or_else(PoisonError::into_inner)
@@ -466,7 +479,7 @@ impl BucketReader {
         if let Some((buckets, range)) = lock().get(&keyspaces.sealed)
             && buckets.abs_diff(all) <= buckets / START_RANGE_SLACK
         {
-            return Ok(Some(*range));
+            return Ok(Some((*buckets, *range)));
         }
         let range = self.find_start_range(keyspaces)?;
         if let Some(range) = range {
@@ -476,7 +489,7 @@ impl BucketReader {
             }
             ranges.insert(keyspaces.sealed, (all, range));
         }
-        Ok(range)
+        Ok(range.map(|range| (all, range)))
     }
 
     /// Returns the buckets that have an open document or a tail, ascending; `None` if there may be many.

@@ -31,6 +31,10 @@ const FETCH_COST: u64 = 4;
 /// A scan of fewer buckets is not compared with reading the buckets of single series.
 const SERIES_SCAN_MIN: u64 = 256;
 
+/// Metadata of as many series is tested rather than the header of one bucket: the estimate of a scan may be too low, and an open bucket
+/// costs more than a header.
+const SERIES_PER_BUCKET: u64 = 2;
+
 /// Reads an index before a scan of buckets if it leads to few of them.
 ///
 /// The conditions on buckets (the header predicate and the times) are turned into a filter on bucket documents, and
@@ -181,7 +185,7 @@ fn bounds_all_meta(choice: &IndexChoice, conjuncts: &[MatchExpression]) -> bool 
 }
 
 /// Returns an index that begins with the whole metadata, bounded to the series that pass all conditions on metadata.
-/// `None` if the scan is short or there are more series than it has buckets.
+/// `None` if the scan is short or there are many more series than it has buckets.
 fn by_series(
     input: &BucketInput,
     index: &Arc<BucketIndex>,
@@ -200,7 +204,8 @@ fn by_series(
     if scan < SERIES_SCAN_MIN {
         return Ok(None);
     }
-    let at_most = usize::try_from(scan).unwrap_or(usize::MAX);
+    let at_most = scan.saturating_mul(SERIES_PER_BUCKET);
+    let at_most = usize::try_from(at_most).unwrap_or(usize::MAX);
     let Some(series) = input.source.series(index, at_most)? else {
         return Ok(None);
     };
