@@ -33,16 +33,22 @@ const BUCKET_SHARE: usize = 8;
 /// An eviction frees one part in this many of the limit.
 const EVICTED_SHARE: usize = 4;
 
-/// Returns a fingerprint of the state of a bucket: its stored bytes, and the keys and values of its tail.
-pub(crate) fn fingerprint(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
+/// Returns the fingerprints of the states of a bucket: of its stored bytes alone, and with the keys and values of one, two, and
+/// more entries of its tail.
+pub(crate) fn fingerprints(
+    stored: Option<&[u8]>,
+    tail: &[(Bytes, Bytes)],
+) -> impl Iterator<Item = u64> {
     /// An odd multiplier, so that the order of the entries matters and none cancels another.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let hash = xxhash_rust::xxh3::xxh3_64;
     let start = stored.map_or(0, hash);
-    tail.iter().fold(start, |state, (key, value)| {
-        let state = (state ^ hash(key)).wrapping_mul(MIX);
-        (state ^ hash(value)).wrapping_mul(MIX)
-    })
+    let entries = tail.iter().scan(start, move |state, (key, value)| {
+        *state = (*state ^ hash(key)).wrapping_mul(MIX);
+        *state = (*state ^ hash(value)).wrapping_mul(MIX);
+        Some(*state)
+    });
+    std::iter::once(start).chain(entries)
 }
 
 struct CachedBucket {
@@ -241,6 +247,17 @@ impl BucketCache {
         (entry.fingerprint == fingerprint).then(|| entry.read_at(versions))
     }
 
+    /// Returns the most that a bucket may keep to be folded from: half of what a bucket may take.
+    pub(crate) fn state_bytes_max(&self) -> usize {
+        self.0.buckets.bytes_max() / BUCKET_SHARE / 2
+    }
+
+    /// Returns the bucket in whatever state is cached.
+    pub(crate) fn other_state(&self, id: [u8; 12]) -> Option<Arc<StoredBucket>> {
+        let buckets = self.lock();
+        buckets.get(&id).map(|entry| Arc::clone(&entry.bucket))
+    }
+
     /// Returns the bucket that was opened from these bytes at this address, without a tail.
     pub(crate) fn get_opened_from(
         &self,
@@ -325,6 +342,7 @@ mod tests {
             let bytes = |text: &str| Bytes::copy_from(text.as_bytes());
             vec![(bytes(key), bytes(value))]
         };
+        let fingerprint = |stored, tail: &[(Bytes, Bytes)]| fingerprints(stored, tail).last();
         let states = [
             fingerprint(None, &entry("a", "x")),
             fingerprint(None, &entry("b", "x")),

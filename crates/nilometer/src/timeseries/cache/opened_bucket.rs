@@ -6,7 +6,7 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::column::{self, ColumnError};
@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::memory_bytes;
 use crate::timeseries::format::bucket_document::{
-    BucketDocument, COLUMN_SUBTYPE, Version, damaged, plain_values,
+    BucketDocument, BucketImage, COLUMN_SUBTYPE, Version, damaged, plain_values,
 };
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::{ColumnPlace, Stored, StoredColumn};
@@ -51,7 +51,27 @@ pub struct StoredBucket {
     constants_id: OnceLock<Option<NonZeroU64>>,
     /// A reader has used the bucket since the last pass of the eviction.
     was_read: AtomicBool,
+    /// What a bucket with a tail was folded to, until a later state is folded from there.
+    folded: Mutex<Option<Box<FoldedState>>>,
     memory: BucketMemory,
+}
+
+/// A bucket with a part of its tail folded in. Entries that follow are added to it: to fold all of them again for each
+/// reader would cost as much as the bucket has measurements.
+pub(crate) struct FoldedState {
+    /// The columns so far.
+    pub(crate) image: BucketImage,
+    /// The number of entries of the tail in it.
+    pub(crate) entries: usize,
+    /// The fingerprint of the stored bytes and these entries.
+    pub(crate) fingerprint: u64,
+}
+
+impl FoldedState {
+    /// True if this is the state after these entries.
+    fn is_after(&self, (entries, fingerprint): (usize, u64)) -> bool {
+        (self.entries, self.fingerprint) == (entries, fingerprint)
+    }
 }
 
 /// A column: its place if it is stored by itself, and its values once they are decoded.
@@ -174,14 +194,39 @@ impl StoredBucket {
         )
     }
 
-    /// Returns a bucket made of a document that was folded with its tail.
+    /// Returns a bucket that was folded with its tail. It keeps the state if that takes at most `state_bytes_max`.
     pub(crate) fn from_folded(
-        document: Document,
+        mut state: FoldedState,
+        state_bytes_max: usize,
         time_field: &str,
         interner: &Arc<Interner>,
     ) -> Result<Self> {
+        let document = state.image.document_so_far();
+        state.image.release_buffers();
         let bucket = Self::new(document, Bytes::default(), Vec::new(), time_field, interner)?;
-        Ok(bucket.with_ids(interner))
+        let bytes = state.image.memory_bytes();
+        let bytes = bytes.filter(|bytes| *bytes <= state_bytes_max);
+        bucket.memory.grow(bytes.unwrap_or(0));
+        Ok(Self {
+            folded: Mutex::new(bytes.map(|_| Box::new(state))),
+            ..bucket.with_ids(interner)
+        })
+    }
+
+    /// Returns the entries and the fingerprint of the state that the bucket keeps.
+    pub(crate) fn folded_at(&self) -> Option<(usize, u64)> {
+        let folded = self.lock_folded();
+        let state = folded.as_deref()?;
+        Some((state.entries, state.fingerprint))
+    }
+
+    /// Takes the state if it is the one after these entries.
+    pub(crate) fn take_folded(&self, at: (usize, u64)) -> Option<Box<FoldedState>> {
+        self.lock_folded().take_if(|state| state.is_after(at))
+    }
+
+    fn lock_folded(&self) -> MutexGuard<'_, Option<Box<FoldedState>>> {
+        self.folded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn new(
@@ -219,6 +264,7 @@ impl StoredBucket {
             meta_id: OnceLock::new(),
             constants_id: OnceLock::new(),
             was_read: AtomicBool::new(false),
+            folded: Mutex::default(),
             memory,
         })
     }
@@ -621,7 +667,8 @@ mod tests {
                 "data": data,
             };
             let interner = Arc::default();
-            let bucket = StoredBucket::from_folded(bucket, "t", &interner).unwrap();
+            let bucket = StoredBucket::from_document(bucket, "t").unwrap();
+            let bucket = bucket.with_ids(&interner);
             assert_eq!(bucket.known_constants_id(), None);
             let number = bucket.constants_id().unwrap();
             assert!(

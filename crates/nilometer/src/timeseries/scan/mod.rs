@@ -17,6 +17,7 @@ pub(crate) mod distinct_metas;
 pub(crate) mod index_scan;
 pub(crate) mod index_view;
 pub(crate) mod latest_buckets;
+mod open_bucket;
 pub(crate) mod point_reads;
 pub(crate) mod prefetch;
 mod read_ahead;
@@ -31,23 +32,17 @@ pub(crate) mod summary_run;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Direction, Engine, Snapshot};
 
 use self::index_scan::{BucketSelection, IndexStream, StartRanges};
-use self::storage_iterator::{BucketChunk, ChunkBounds, RawBucket, StoredForm};
+use self::storage_iterator::{BucketChunk, ChunkBounds, RawBucket};
 use super::cache::ReadCache;
-use super::cache::bucket_cache;
 use super::cache::opened_bucket::StoredBucket;
 use super::cache::sealed_bucket_list::{KeyspaceVersions, ListedBucket, ListedRange};
-use super::format::bucket_document::{Layout, damaged};
 use super::format::key_range::{KeyRange, end_of};
 use super::format::keyspaces::BucketKeyspaces;
-use super::format::sealed;
-use super::format::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
-use crate::eval::Collation;
 
 /// Buckets read in one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
@@ -100,7 +95,7 @@ pub struct StoredBuckets {
 /// Reads buckets, through the cache.
 pub struct BucketReader {
     engine: Arc<dyn Engine>,
-    cache: Arc<ReadCache>,
+    pub(super) cache: Arc<ReadCache>,
     start_ranges: StartRanges,
 }
 
@@ -220,64 +215,6 @@ impl BucketReader {
             count += 1;
         }
         Ok(count)
-    }
-}
-
-impl BucketReader {
-    /// Returns a bucket from the cache, or opens it.
-    fn assemble(
-        &self,
-        collection: &Collection,
-        bucket: RawBucket,
-        versions: Option<KeyspaceVersions>,
-    ) -> Result<Arc<StoredBucket>> {
-        let ReadCache {
-            buckets: cache,
-            interner,
-            ..
-        } = &*self.cache;
-        let RawBucket {
-            id, document, tail, ..
-        } = bucket;
-        let stored = match document {
-            Some(StoredForm::Opened(opened)) if tail.is_empty() => return Ok(opened),
-            Some(document) => Some(document.stored().clone()),
-            None => None,
-        };
-        if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
-            && let Some(cached) = cache.get_opened_from(id, stored, versions)
-        {
-            return Ok(cached);
-        }
-        let fingerprint = bucket_cache::fingerprint(stored.as_deref(), &tail);
-        if let Some(cached) = cache.get(id, fingerprint, versions) {
-            return Ok(cached);
-        }
-        let options = collection.timeseries.as_ref();
-        let time_field = options.map_or("", |options| &*options.time_field);
-        let bucket = match stored {
-            Some(stored) if tail.is_empty() => StoredBucket::open(stored, time_field, interner)?,
-            stored => {
-                let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
-                let document = document.as_ref().map(Document::as_ref);
-                let mut entries = Vec::with_capacity(tail.len());
-                for (key, value) in tail {
-                    entries.push((key.to_vec(), tail::decode(&value)?));
-                }
-                let layout = Layout {
-                    time_field,
-                    collation: Collation::of_stored(collection.options.as_ref())?,
-                };
-                let image = bucket_parts::image(document, &entries, id, &layout)?;
-                let image = image.ok_or_else(|| {
-                    damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
-                })?;
-                StoredBucket::from_folded(image.into_document(), time_field, interner)?
-            }
-        };
-        let bucket = Arc::new(bucket);
-        cache.insert(id, fingerprint, bucket.clone(), versions);
-        Ok(bucket)
     }
 }
 
@@ -588,7 +525,7 @@ impl Iterator for StoredBuckets {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Value, doc};
+    use nilometer_bson::{Document, Value, doc};
 
     use super::*;
     use crate::timeseries::tests::Fixture;

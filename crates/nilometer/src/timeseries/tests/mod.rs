@@ -15,7 +15,10 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
+use super::format::bucket_document::Layout;
+use super::format::keyspaces::BucketKeyspaces;
 use super::insert::{InsertStatement, StagedInsert};
+use super::scan::bucket_parts;
 use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::{InsertOptions, InsertOutcome};
@@ -551,6 +554,7 @@ fn whatever_is_inserted_is_read_back() {
                 1 => f.timeseries.wait_for_maintenance().unwrap(),
                 2 => f.timeseries.seal_all(&f.collection).unwrap(),
                 3..6 => f.timeseries.prefetch(),
+                6..10 => check_states(&f),
                 _ => {}
             }
         }
@@ -573,6 +577,53 @@ fn whatever_is_inserted_is_read_back() {
         check(&f);
         check(&f.reopened());
     }
+}
+
+/// Compares the buckets that readers see, which may continue states in the cache, with those folded from storage alone.
+fn check_states(f: &Fixture) {
+    let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
+    let options = f.collection.timeseries.as_ref().unwrap();
+    let layout = Layout::of(&f.collection, options).unwrap();
+    let snapshot = f.engine.snapshot().unwrap();
+    for bucket in f.buckets(false) {
+        let id = bucket.id().0;
+        let parts = bucket_parts::read_parts(&*snapshot, keyspaces, id, None).unwrap();
+        let folded = parts.document(id, &layout).unwrap();
+        assert_eq!(Some(bucket.to_document().unwrap()), folded);
+    }
+}
+
+#[test]
+fn a_bucket_is_folded_from_the_state_of_the_last_reader() {
+    cov_mark::check_count!(bucket_folded_from_earlier_state, 8);
+    let f = Fixture::new();
+    let insert = |second: i64, name: &str| {
+        let mut out = DocumentBuilder::new();
+        out.append("t", Value::DateTime(second * 1000))
+            .append("m", "a");
+        out.append(name, second);
+        assert!(f.insert(&[out.finish()], true).errors.is_empty());
+    };
+    // A column comes later, one ends, and times go back.
+    for (second, name) in [(10, "v"), (20, "v"), (30, "w"), (25, "w"), (40, "v")] {
+        insert(second, name);
+        check_states(&f);
+    }
+    // Two entries at once, and no new one.
+    insert(50, "v");
+    insert(51, "x");
+    check_states(&f);
+    check_states(&f);
+    // The state of a stored document with entries behind it is another one: it is continued, too.
+    f.timeseries.seal_all(&f.collection).unwrap();
+    check_states(&f);
+    for second in [52, 53, 54, 55] {
+        insert(second, "v");
+        check_states(&f);
+    }
+    assert_eq!(f.buckets(false).len(), 1);
+    let memory = f.timeseries.reader.cache.memory_bytes().opened_buckets;
+    assert!((1000..20_000).contains(&memory), "{memory}");
 }
 
 /// Compares one by one: a whole list is no readable message.
