@@ -5,9 +5,10 @@
 //! cargo xtask bench pattern single --uri mongodb://127.0.0.1:27018 --connections 64
 //! cargo xtask bench pattern wire --uri mongodb://127.0.0.1:27018 --days 0.25
 //! cargo xtask bench pattern mixed --uri mongodb://127.0.0.1:27018 --no-id
+//! cargo xtask bench pattern live --in-process DIR --no-id --scale 4000 --days 0.25
 //! ```
 //!
-//! [`wire`] compares the costs of messages, [`mixed`] asks and loads at once. Each other pattern loads an empty collection and reports measurements per second, and, in process, the bytes written to
+//! [`wire`] compares the costs of messages, [`mixed`] asks and loads at once, [`live`] asks for what was just written. Each other pattern loads an empty collection and reports measurements per second, and, in process, the bytes written to
 //! files (as the kernel counts them for this process: log, tables, merges) per byte of BSON; beside it the bytes that
 //! rewriting each bucket's document at each commit would have written, derived from the sizes of the resulting buckets.
 
@@ -18,6 +19,7 @@
 )]
 
 mod figures;
+mod live;
 mod mixed;
 mod order;
 mod single;
@@ -52,6 +54,7 @@ nilometer-bench pattern NAME [options as without a pattern]
   wire        a ping beside a bare echo, a narrow query over the wire beside the same in process
   mixed       clients (--connections [16]) that ask at random beside one connection that loads,
               --seconds [10] for each part
+  live        questions about the last minutes, each the first one after a tick of all hosts, for two hours
 ";
 
 /// Returns hosts, ticks, batch size and order of arrival of a pattern.
@@ -79,6 +82,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         "single" => single::run(&mut options)?,
         "wire" => wire::run(&options)?,
         "mixed" => mixed::run(&mut options)?,
+        "live" => live::run(&options)?,
         "trucks" => trucks::run(&options, false)?,
         "trucks-dirt" => trucks::run(&options, true)?,
         name => {
