@@ -68,9 +68,9 @@ pub(crate) struct FoldedState {
 }
 
 impl FoldedState {
-    /// True if this is the state after these entries.
-    fn is_after(&self, (entries, fingerprint): (usize, u64)) -> bool {
-        (self.entries, self.fingerprint) == (entries, fingerprint)
+    /// Its entries and its fingerprint.
+    fn at(&self) -> (usize, u64) {
+        (self.entries, self.fingerprint)
     }
 }
 
@@ -215,14 +215,12 @@ impl StoredBucket {
 
     /// Returns the entries and the fingerprint of the state that the bucket keeps.
     pub(crate) fn folded_at(&self) -> Option<(usize, u64)> {
-        let folded = self.lock_folded();
-        let state = folded.as_deref()?;
-        Some((state.entries, state.fingerprint))
+        self.lock_folded().as_deref().map(FoldedState::at)
     }
 
     /// Takes the state if it is the one after these entries.
     pub(crate) fn take_folded(&self, at: (usize, u64)) -> Option<Box<FoldedState>> {
-        self.lock_folded().take_if(|state| state.is_after(at))
+        self.lock_folded().take_if(|state| state.at() == at)
     }
 
     fn lock_folded(&self) -> MutexGuard<'_, Option<Box<FoldedState>>> {

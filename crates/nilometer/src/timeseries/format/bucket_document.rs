@@ -512,13 +512,19 @@ impl BucketImage {
 
     /// Returns the bucket document without columns that have no value. The image may grow further.
     pub(crate) fn document_so_far(&mut self) -> Document {
-        let mut written = self.finish_columns(ImageColumn::finish);
+        let columns = self.finish_with_values(ImageColumn::finish);
+        self.written().to_document(&columns)
+    }
+
+    /// Finishes the columns; leaves those out that have no value, except the times.
+    fn finish_with_values<W>(&mut self, finish: fn(&mut ImageColumn, &Collation) -> W) -> Vec<W> {
+        let mut written = self.finish_columns(finish);
         let mut columns = self.columns.iter().enumerate();
         written.retain(|_| {
             let column = columns.next();
             column.is_none_or(|(at, column)| at == 0 || column.has_values())
         });
-        self.written().to_document(&written)
+        written
     }
 
     /// Frees the buffers of values that are in columns already.
@@ -546,9 +552,8 @@ impl BucketImage {
 
     /// Returns the bucket in sealed form: columns are packed where that is smaller.
     pub(crate) fn into_split(mut self) -> Split {
-        self.drop_empty_columns();
         let (columns, packed): (Vec<_>, Vec<_>) = self
-            .finish_columns(ImageColumn::finish_packed)
+            .finish_with_values(ImageColumn::finish_packed)
             .into_iter()
             .unzip();
         let mut split = SplitColumns::default();
@@ -562,14 +567,6 @@ impl BucketImage {
             );
         });
         split.under(skeleton)
-    }
-
-    fn drop_empty_columns(&mut self) {
-        let mut at = 0;
-        self.columns.retain(|column| {
-            at += 1;
-            at == 1 || column.has_values()
-        });
     }
 
     /// Returns the bucket document with every column at its position, those without values included: tail entries refer to columns

@@ -1,12 +1,13 @@
 //! Caches the answer of a test for buckets in which the fields of the test are constant.
 //!
 //! Such fields, for example the name of a metric or a unit, have few values in a collection. A bucket has one id for all of them
-//! ([`BucketHeader::known_constants_id`](super::BucketHeader::known_constants_id)), so a
+//! ([`BucketHeader::known_constants_id`]), so a
 //! test that has evaluated an id need not evaluate another bucket with it.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::predicate::{BucketHeader, Truth};
 use crate::error::Result;
 
 /// Ids after which a test stops caching: if every bucket has its own values, the cache does not pay.
@@ -36,6 +37,31 @@ fn to_bits(answer: Option<bool>) -> u64 {
 }
 
 impl ConstantAnswer {
+    /// Returns the answer of a test of the field `path` for the bucket, which `by_bounds` computes; `None` if the bucket has no id of
+    /// constants, its field is none of them, or its value does not decide.
+    pub(super) fn truth(
+        &self,
+        path: &str,
+        header: &(impl BucketHeader + ?Sized),
+        by_bounds: impl FnOnce() -> Truth,
+    ) -> Result<Option<Truth>> {
+        let Some(number) = header.known_constants_id() else {
+            return Ok(None);
+        };
+        let answer = self.of(number, || {
+            let first = path.split('.').next().unwrap_or("");
+            if header.constants()?.get(first).is_missing() {
+                return Ok(None);
+            }
+            Ok(match by_bounds() {
+                Truth::True => Some(true),
+                Truth::False => Some(false),
+                Truth::Unknown => None,
+            })
+        })?;
+        Ok(answer.map(Truth::of))
+    }
+
     /// Returns the answer for the constants with this id. `find` computes it; `None` if it depends on other fields.
     pub fn of(
         &self,

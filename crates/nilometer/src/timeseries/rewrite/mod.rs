@@ -177,13 +177,9 @@ impl BucketRewriter {
     ) -> BucketPredicate {
         let bound = |side, op| {
             BucketPredicate::Bound(BoundTest {
-                side,
-                path: Arc::clone(path),
-                op,
-                operand: operand.clone(),
                 is_time,
                 collation: self.bounds_collation.clone(),
-                answer: ConstantAnswer::default(),
+                ..BoundTest::new(side, path, op, operand)
             })
         };
         match op {
@@ -212,15 +208,8 @@ impl BucketRewriter {
             return BucketPredicate::Always;
         }
         // MinKey is below everything, so only a missing bound fails this.
-        BucketPredicate::Bound(BoundTest {
-            side: Side::Max,
-            path: path.into(),
-            op: CompareOp::Gte,
-            operand: Value::MinKey,
-            is_time: false,
-            collation: Collation::SIMPLE,
-            answer: ConstantAnswer::default(),
-        })
+        let (path, op) = (&path.into(), CompareOp::Gte);
+        BucketPredicate::Bound(BoundTest::new(Side::Max, path, op, &Value::MinKey))
     }
 
     /// Derives a predicate from `$expr`: a comparison of a field with a constant, and `$and` and `$or` of such. Expressions compare
@@ -290,13 +279,8 @@ impl BucketRewriter {
         }
         let bound = |side, op| {
             BucketPredicate::Bound(BoundTest {
-                side,
-                path: Arc::clone(&self.time_field),
-                op,
-                operand: operand.clone(),
                 is_time: true,
-                collation: Collation::SIMPLE,
-                answer: ConstantAnswer::default(),
+                ..BoundTest::new(side, &self.time_field, op, operand)
             })
         };
         Some(match op {

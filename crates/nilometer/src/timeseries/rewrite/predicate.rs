@@ -422,6 +422,19 @@ pub(super) enum Bounds<'a> {
 }
 
 impl BoundTest {
+    /// Returns a comparison with a bound of a field other than the time, under the simple collation.
+    pub(super) fn new(side: Side, path: &Arc<str>, op: CompareOp, operand: &Value) -> Self {
+        Self {
+            side,
+            path: Arc::clone(path),
+            op,
+            operand: operand.clone(),
+            is_time: false,
+            collation: Collation::SIMPLE,
+            answer: ConstantAnswer::default(),
+        }
+    }
+
     fn truth<'p, 'h>(
         &'p self,
         header: &'h (impl BucketHeader + ?Sized),
@@ -430,15 +443,11 @@ impl BoundTest {
         if let Some(truth) = self.truth_of_times(header) {
             return Ok(truth);
         }
+        let by_bounds = || self.truth_of_bounds(header, &mut None);
         if !self.is_time
-            && let Some(number) = header.known_constants_id()
-            && let Some(answer) = self.answer.of(number, || {
-                constant_answer(&self.path, header, || {
-                    self.truth_of_bounds(header, &mut None)
-                })
-            })?
+            && let Some(truth) = self.answer.truth(&self.path, header, by_bounds)?
         {
-            return Ok(Truth::of(answer));
+            return Ok(truth);
         }
         Ok(self.truth_of_bounds(header, last))
     }
@@ -484,23 +493,6 @@ impl BoundTest {
     fn is_lower_bound_of_time(&self) -> bool {
         self.is_time && self.side == Side::Min
     }
-}
-
-/// Evaluates a test of the field `path` if it is constant; `None` if it is not, or if its value does not decide.
-pub(super) fn constant_answer(
-    path: &str,
-    header: &(impl BucketHeader + ?Sized),
-    truth: impl FnOnce() -> Truth,
-) -> Result<Option<bool>> {
-    let first = path.split('.').next().unwrap_or("");
-    if header.constants()?.get(first).is_missing() {
-        return Ok(None);
-    }
-    Ok(match truth() {
-        Truth::True => Some(true),
-        Truth::False => Some(false),
-        Truth::Unknown => None,
-    })
 }
 
 /// True if measurements may be below the lower bound of times, which is rounded towards 1970.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Value, ValueRef};
 
-use super::predicate::{
-    AskedBounds, BoundTest, Bounds, Side, Truth, bounds_of, constant_answer, is_rounded_up,
-};
+use super::predicate::{AskedBounds, BoundTest, Bounds, Side, Truth, bounds_of, is_rounded_up};
 use super::{BucketHeader, BucketPredicate, ConstantAnswer};
 use crate::error::Result;
 use crate::eval::Collation;
@@ -76,13 +74,9 @@ impl ValuesTest {
 
     fn bound(&self, side: Side, op: CompareOp, value: &Value) -> BoundTest {
         BoundTest {
-            side,
-            path: Arc::clone(&self.path),
-            op,
-            operand: value.clone(),
             is_time: self.is_time,
             collation: self.collation.clone(),
-            answer: ConstantAnswer::default(),
+            ..BoundTest::new(side, &self.path, op, value)
         }
     }
 
@@ -92,13 +86,11 @@ impl ValuesTest {
         header: &'h (impl BucketHeader + ?Sized),
         last: &mut Option<AskedBounds<'p, 'h>>,
     ) -> Result<Truth> {
+        let by_bounds = || self.truth_of(header, &mut None);
         if !self.is_time
-            && let Some(number) = header.known_constants_id()
-            && let Some(answer) = self.answer.of(number, || {
-                constant_answer(&self.path, header, || self.truth_of(header, &mut None))
-            })?
+            && let Some(truth) = self.answer.truth(&self.path, header, by_bounds)?
         {
-            return Ok(Truth::of(answer));
+            return Ok(truth);
         }
         Ok(self.truth_of(header, last))
     }

@@ -200,12 +200,8 @@ impl Lookup {
             Input::Buckets(input) if is_indexed || self.bounds_buckets(equality, row, from)? => {
                 let buckets = input.source.bucket_count_estimate()?;
                 let measurements = input.source.measurement_count()?;
-                let ahead = (buckets >= INDEXED_MIN && (is_indexed || measurements.is_some()))
-                    .then(|| RowsAhead::of_buckets(buckets, measurements));
-                match is_indexed {
-                    true => ahead,
-                    false => ahead.map(RowsAhead::begin_by_scan),
-                }
+                (buckets >= INDEXED_MIN && (is_indexed || measurements.is_some()))
+                    .then(|| RowsAhead::of_buckets(buckets, measurements, is_indexed))
             }
             _ => None,
         })
@@ -218,12 +214,8 @@ impl Lookup {
         row: &Document,
         from: &str,
     ) -> Result<bool> {
-        let resolved = self
-            .builder
-            .collections
-            .resolve(&self.builder.database, from);
         let values = local_values(&equality.local, row)?;
-        Ok(matches!(resolved, Ok(Resolved::TimeSeries(_))) && values.iter().all(is_bounding))
+        Ok(is_time_series(&self.builder, from) && values.iter().all(is_bounding))
     }
 
     /// Reads the rows of a part if none are waiting; false at the end of the input.
@@ -389,8 +381,7 @@ fn restriction(builder: &Builder, stage: &LookupStage) -> Option<Stage> {
         return None;
     };
     let from = stage.from.as_deref()?;
-    let resolved = builder.collections.resolve(&builder.database, from);
-    if !matches!(resolved, Ok(Resolved::TimeSeries(_))) {
+    if !is_time_series(builder, from) {
         return None;
     }
     let mut conjuncts = first.filter.clone().into_conjuncts();
@@ -399,6 +390,12 @@ fn restriction(builder: &Builder, stage: &LookupStage) -> Option<Stage> {
         matches!(conjunct, M::Compare(_) | M::In(_) | M::Exists(_))
     });
     (!conjuncts.is_empty()).then(|| Stage::Match(MatchStage::new(MatchExpression::and(conjuncts))))
+}
+
+/// True if `from` is a time series itself, not a view of one.
+fn is_time_series(builder: &Builder, from: &str) -> bool {
+    let resolved = builder.collections.resolve(&builder.database, from);
+    matches!(resolved, Ok(Resolved::TimeSeries(_)))
 }
 
 /// True if `from` is a view whose documents are drawn at random.

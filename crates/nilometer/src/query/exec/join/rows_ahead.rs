@@ -89,14 +89,19 @@ impl RowsAhead {
         })
     }
 
-    /// Begins with the first row of a join with measurements; all of them are read once only if their number is known.
-    pub(super) fn of_buckets(buckets: u64, measurements: Option<u64>) -> Self {
+    /// Begins with the first row of a join with measurements, by an index or by a scan; all of them are read once only if their
+    /// number is known.
+    pub(super) fn of_buckets(buckets: u64, measurements: Option<u64>, is_indexed: bool) -> Self {
         let tested = measurements.unwrap_or(0) / MEASUREMENTS_PER_DOCUMENT;
-        Self::new(Costs {
+        let ahead = Self::new(Costs {
             all: measurements,
             scan: buckets.saturating_mul(BUCKET_COST).saturating_add(tested),
             ..Costs::default()
-        })
+        });
+        Self {
+            was_scan: !is_indexed,
+            ..ahead
+        }
     }
 
     fn new(costs: Costs) -> Self {
@@ -108,12 +113,6 @@ impl RowsAhead {
             was_scan: false,
             costs,
         }
-    }
-
-    /// Says that no index leads to the documents of the first row.
-    pub(super) fn begin_by_scan(mut self) -> Self {
-        self.was_scan = true;
-        self
     }
 
     /// Returns how many rows should be waiting: those of the next part, if one begins.
@@ -151,7 +150,6 @@ impl RowsAhead {
                         if part.reads == PartReads::All {
                             self.costs.spent = u64::MAX;
                         }
-
                         self.table = Some(part.table);
                     }
                     None => {
@@ -235,7 +233,10 @@ mod tests {
     fn all_documents_are_read_once_when_many_rows_were_joined() {
         assert_eq!(rows_until_all(RowsAhead::of_documents(100)), Some(10));
         assert_eq!(rows_until_all(RowsAhead::in_parts()), None);
-        assert_eq!(rows_until_all(RowsAhead::of_buckets(10, Some(100))), None);
+        assert_eq!(
+            rows_until_all(RowsAhead::of_buckets(10, Some(100), true)),
+            None
+        );
     }
 
     #[test]
@@ -243,10 +244,7 @@ mod tests {
         let rows: Vec<Document> = (0..6000_i64).map(|a| doc! {"a": a}).collect();
         // A scan costs 4 * 100 + 2,000 / 64 = 431: the fifth one is one too many.
         for (is_scan, due) in [(true, Some(1 + 4 * ROWS_MAX)), (false, None)] {
-            let mut ahead = RowsAhead::of_buckets(100, Some(2_000));
-            if is_scan {
-                ahead = ahead.begin_by_scan();
-            }
+            let mut ahead = RowsAhead::of_buckets(100, Some(2_000), !is_scan);
             let mut found = None;
             for (at, row) in rows.iter().enumerate() {
                 if ahead.may_read_all() {
@@ -265,7 +263,7 @@ mod tests {
     #[test]
     fn all_measurements_are_read_once_after_a_part_that_read_all() {
         let rows = vec![doc! {"a": 1}; 20];
-        let mut ahead = RowsAhead::of_buckets(100, Some(1_000_000)).begin_by_scan();
+        let mut ahead = RowsAhead::of_buckets(100, Some(1_000_000), false);
         let read = |_: &[&Document]| {
             let table = ForeignTable::empty();
             Ok(Some(Part {
