@@ -222,7 +222,23 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
     if draw.chance(20) {
         trunc = doc! {"$add": array![trunc, shift]};
     }
-    let key: Value = match draw.below(9) {
+    let level = doc! {"$floor": doc! {"$divide": array!["$i", 3]}};
+    let differs = draw.pick(&[
+        Value::from("$i"),
+        "$d".into(),
+        "$t".into(),
+        "$s".into(),
+        "$m.none".into(),
+        doc! {"$hour": "$t"}.into(),
+        doc! {"$cond": array![doc! {"$isNumber": "$i"}, level, "other"]}.into(),
+        doc! {"$ifNull": array!["$s", "$m.host"]}.into(),
+        doc! {"$eq": array!["$i", "$d"]}.into(),
+    ]);
+    let key: Value = match draw.below(13) {
+        9 => differs,
+        10 => doc! {"a": differs, "host": "$m.host"}.into(),
+        11 => doc! {"a": differs, "h": trunc, "s": "$s"}.into(),
+        12 => doc! {"a": differs}.into(),
         0 => Value::Null,
         1 => "$m".into(),
         2 => "$m.host".into(),

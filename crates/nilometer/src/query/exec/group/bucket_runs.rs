@@ -105,6 +105,9 @@ impl BlockGroup {
         let Some(plan) = self.plan_for(&run.shape) else {
             return Ok(0);
         };
+        if plan.has_row_parts() {
+            return Ok(0);
+        }
         let columns = run.buckets.columns();
         let mut length = run.len();
         let mut addends = Vec::with_capacity(plan.inputs.len());

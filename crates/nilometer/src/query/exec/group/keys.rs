@@ -20,6 +20,7 @@ use hashbrown::HashTable;
 use nilometer_bson::order::{Collator, compare_with, hash_with};
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
+use super::row_keys::RowKeys;
 use crate::eval::expression::Expression;
 use crate::eval::memory_bytes;
 
@@ -112,6 +113,8 @@ pub(crate) struct Keys {
     pub(super) series: SeriesList,
     /// Results for metadata met before.
     pub(super) metas: MetasMet,
+    /// Numbers of keys that differ between the rows of a block.
+    pub(super) rows: RowKeys,
 }
 
 /// A group to be added.
@@ -128,6 +131,7 @@ impl Keys {
             form: None,
             series: SeriesList::default(),
             metas: MetasMet::default(),
+            rows: RowKeys::default(),
         }
     }
 
@@ -147,6 +151,7 @@ impl Keys {
         self.parts.clear();
         self.series = SeriesList::default();
         self.metas = MetasMet::default();
+        self.rows = RowKeys::default();
     }
 
     /// Normalizes a key: never missing.

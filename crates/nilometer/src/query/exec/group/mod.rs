@@ -5,6 +5,7 @@
 //!
 //! mod           the table; rows are added one by one
 //! keys          keys by value, or by bin and constant parts
+//! row_keys      keys that differ between the measurements of a bucket
 //! states        the states of the accumulators by group
 //! vectorized    adds runs of a block to the same states, by the same steps
 //! bucket_runs   adds many whole buckets by the summaries they share
@@ -32,6 +33,7 @@ pub(crate) mod keys;
 mod order;
 pub(crate) mod output;
 pub(crate) mod parallel;
+mod row_keys;
 mod settled_bins;
 mod states;
 pub mod streaming;

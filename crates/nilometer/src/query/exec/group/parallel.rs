@@ -32,6 +32,9 @@ const FIRST_BINS_MAX: usize = 256;
 /// How many times more batches are processed alone if the first bins are enough.
 const FIRST_BINS_ALONE: usize = 4;
 
+/// How many times more batches a task has if keys differ between the rows of a bucket: what a task has met is evaluated once.
+const ROW_KEY_TASK: usize = 4;
+
 /// A stage that several threads may process.
 pub(crate) struct ParallelGroup {
     threads: QueryThreads,
@@ -160,7 +163,11 @@ impl ParallelGroup {
                 },
                 (_, batch) => batches.push(batch),
             }
-            if batches.len() < self.threads.batches_per_task {
+            let per_task = match blocks.has_row_keys() {
+                true => self.threads.batches_per_task * ROW_KEY_TASK,
+                false => self.threads.batches_per_task,
+            };
+            if batches.len() < per_task {
                 continue;
             }
             let batches = std::mem::take(&mut batches);

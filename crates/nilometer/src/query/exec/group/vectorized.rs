@@ -8,8 +8,9 @@
 //! column v |  3     1  |  4     1     5  |      $max: one call per run and accumulator
 //! ```
 //!
-//! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
-//! `$dateTrunc` of the time field with constant bins ([`TimeBins`]). An accumulator takes a slice if its argument is a
+//! The rows of a run are slices of columns if each part of the key is a constant, reads only the metadata, or (one part) is a
+//! `$dateTrunc` of the time field with constant bins ([`TimeBins`]). For any other key the rows are ordered by their
+//! groups first ([`row_keys`](super::row_keys)). An accumulator takes a slice if its argument is a
 //! column, and a single value if it is constant in the block; `$sum` and `$avg` over whole buckets use the stored
 //! total of the column. `$top` and `$bottom` by time look at one row of a run
 //! ([`top_by_time`](super::top_by_time)). Other arguments are computed by column kernels where these exist
@@ -33,6 +34,7 @@ use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::exec::group::keys::KeyForm;
+use crate::query::exec::group::row_keys::{RowPart, find_row_runs};
 use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
@@ -51,7 +53,7 @@ pub(crate) struct BlockGroup {
 
 /// How a stage processes blocks of one shape.
 pub(super) struct BlockGroupPlan {
-    parts: Vec<KeyPart>,
+    pub(super) parts: Vec<KeyPart>,
     pub(super) form: Arc<KeyForm>,
     /// The bins of the key part that depends on the time.
     pub(super) bins: Option<TimeBins>,
@@ -63,11 +65,13 @@ pub(super) struct BlockGroupPlan {
 }
 
 /// A part of the key.
-enum KeyPart {
+pub(super) enum KeyPart {
     /// Constant in the block.
     Constant(Expression),
     /// The bin of the time.
     Bin,
+    /// Differs between the rows of the block.
+    Row(RowPart),
 }
 
 /// Source of an accumulator's values.
@@ -92,6 +96,27 @@ pub(crate) struct GroupRun {
     pub(crate) rows: Range<usize>,
 }
 
+impl BlockGroupPlan {
+    /// Returns the parts of the key that differ between the rows of a block.
+    pub(super) fn row_parts(&self) -> impl Iterator<Item = &RowPart> {
+        self.parts.iter().filter_map(|part| match part {
+            KeyPart::Row(part) => Some(part),
+            KeyPart::Constant(_) | KeyPart::Bin => None,
+        })
+    }
+
+    /// True if it matters for some accumulator which rows a run consists of.
+    pub(super) fn reads_rows(&self) -> bool {
+        let mut inputs = self.inputs.iter();
+        inputs.any(|input| !matches!(input, Input::Count | Input::Constant(_)))
+    }
+
+    /// True if the key differs between the rows of a block by more than the bin of the time.
+    pub(super) fn has_row_parts(&self) -> bool {
+        self.row_parts().next().is_some()
+    }
+}
+
 impl BlockGroup {
     /// Creates the block path of `stage`.
     pub(crate) fn new(stage: &GroupStage) -> Self {
@@ -112,6 +137,9 @@ impl BlockGroup {
         {
             return Ok(false);
         }
+        if plan.has_row_parts() {
+            return Ok(false);
+        }
         let mut rankings = plan.rankings.iter();
         Ok(rankings.all(|ranking| ranking.needs_no_decoding(block))
             && plan.inputs.iter().all(|input| match input {
@@ -119,6 +147,12 @@ impl BlockGroup {
                 Input::Column(name) => block.has_total(name),
                 Input::Rows => false,
             }))
+    }
+
+    /// True if keys of the blocks met last differ between their rows.
+    pub(super) fn has_row_keys(&self) -> bool {
+        let plan = self.plan.as_ref().and_then(|(_, plan)| plan.as_ref());
+        plan.is_some_and(BlockGroupPlan::has_row_parts)
     }
 
     /// Returns how blocks of a shape are processed; `None` if their rows are added one by one.
@@ -143,15 +177,50 @@ impl BlockGroup {
             return Ok(false);
         };
         self.runs.clear();
-        find_runs(plan, block, table, &mut self.runs, cx)?;
+        let ordered = match plan.has_row_parts() {
+            true => find_row_runs(plan, block, table, &mut self.runs, cx)?,
+            false => {
+                find_runs(plan, block, table, &mut self.runs, cx)?;
+                None
+            }
+        };
+        let block = ordered.as_ref().unwrap_or(block);
         accumulate(plan, &self.stage, block, &self.runs, table, cx)?;
         Ok(true)
     }
 }
 
-fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> {
+/// Returns the parts of a key of which one at most differs between the rows of a block, as the bin of the time.
+fn parts_by_bin(
+    expressions: &[&Expression],
+    shape: &MeasurementShape,
+) -> Option<(Vec<KeyPart>, Option<TimeBins>)> {
     let mut bins = None;
     let mut parts = Vec::new();
+    for expression in expressions {
+        parts.push(if is_constant(expression, shape) {
+            KeyPart::Constant((*expression).clone())
+        } else {
+            let found = time_bins(expression, shape)?;
+            if bins.replace(found).is_some() {
+                return None;
+            }
+            KeyPart::Bin
+        });
+    }
+    Some((parts, bins))
+}
+
+/// Returns the parts of any other key; `None` if one must be evaluated on whole documents.
+fn parts_by_row(expressions: &[&Expression], shape: &MeasurementShape) -> Option<Vec<KeyPart>> {
+    let part = |expression: &&Expression| match is_constant(expression, shape) {
+        true => Some(KeyPart::Constant((*expression).clone())),
+        false => RowPart::of(expression, shape).map(KeyPart::Row),
+    };
+    expressions.iter().map(part).collect()
+}
+
+fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> {
     let (names, expressions): (Option<Vec<Arc<str>>>, Vec<&Expression>) = match &stage.key {
         Expression::Object(members) => (
             Some(members.iter().map(|(name, _)| Arc::clone(name)).collect()),
@@ -159,18 +228,8 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> 
         ),
         single => (None, vec![single]),
     };
-    for expression in expressions {
-        parts.push(if is_constant(expression, shape) {
-            KeyPart::Constant(expression.clone())
-        } else {
-            let found = time_bins(expression, shape)?;
-            if bins.is_some() {
-                return None;
-            }
-            bins = Some(found);
-            KeyPart::Bin
-        });
-    }
+    let (parts, bins) = parts_by_bin(&expressions, shape)
+        .or_else(|| Some((parts_by_row(&expressions, shape)?, None)))?;
     let mut row_dependencies = Dependencies::default();
     let mut any_rows = false;
     let mut inputs = Vec::new();
@@ -327,7 +386,7 @@ pub(super) fn constant_parts(
             let constants = constants.get_or_init(|| block.constant_document());
             expression.evaluate(constants.as_ref(), &cx.eval)
         }
-        KeyPart::Bin => Ok(Value::Missing),
+        KeyPart::Bin | KeyPart::Row(_) => Ok(Value::Missing),
     });
     parts.collect()
 }
@@ -588,9 +647,9 @@ pub(super) fn new_group_of_block(
     table.number_of(table.normal_key(key), cx)
 }
 
-/// Returns the number of the block's constant key parts. They read only the metadata, so results remembered for
+/// Returns the number of the block's constant key parts, of the current form of keys. They read only the metadata, so results remembered for
 /// equal metadata are not evaluated again.
-fn series_of_block(
+pub(super) fn series_of_block(
     plan: &BlockGroupPlan,
     block: &MeasurementBlock,
     table: &mut Table,
