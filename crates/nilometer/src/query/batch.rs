@@ -151,7 +151,7 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// Rows of a block, in ascending order.
+/// Rows of a block, in ascending order; in that of their groups within a `$group`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Contiguous rows: columns can be read as slices.
@@ -218,6 +218,20 @@ impl Selection {
                 range.contains(&row).then_some(row)
             }
             Self::Rows(rows) => rows.get(at).copied(),
+        }
+    }
+
+    /// Returns the rows at these positions of the selection, which must ascend there.
+    #[must_use]
+    pub fn part(&self, positions: Range<usize>) -> Self {
+        match self {
+            Self::Range(_) => {
+                let mut part = self.clone();
+                part.truncate(positions.end);
+                part.skip(positions.start);
+                part
+            }
+            Self::Rows(rows) => Self::from_rows(rows.get(positions).unwrap_or(&[]).to_vec()),
         }
     }
 

@@ -41,6 +41,7 @@ use nilometer_bson::{DocRef, Value, ValueRef};
 pub use collect::ValueSet;
 pub use deviation::StdDev;
 pub use extremes::{MinMaxN, MinMaxState};
+pub use ordered::KeptRanks;
 pub use percentile::{PercentileList, PercentileState};
 pub use registry::{ACCUMULATORS, AccumulatorRow};
 pub use total::{ColumnTotal, Total};
@@ -200,6 +201,14 @@ impl AccumulatorSpec {
     /// to be kept.
     pub fn is_ranked_full(&self, state: &AccumulatorState) -> bool {
         matches!(state, AccumulatorState::Ranked(ranked) if ranked.is_full())
+    }
+
+    /// Returns which documents a `$top` or `$bottom` state keeps.
+    pub fn ranks<'s>(&'s self, state: &'s AccumulatorState) -> Option<KeptRanks<'s>> {
+        match (state, &self.sort) {
+            (AccumulatorState::Ranked(ranked), Some(sort)) => Some(ranked.ranks(sort)),
+            _ => None,
+        }
     }
 
     /// False if a `$top` or `$bottom` state would drop a document with this key.

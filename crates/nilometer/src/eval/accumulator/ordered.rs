@@ -126,6 +126,18 @@ const SORTED_BYTES_DIRECTLY: usize = 256 << 10;
 /// Entries collected beyond `n` before the last are dropped.
 const SLACK: usize = 16;
 
+/// Which documents a `$top` or `$bottom` keeps.
+pub struct KeptRanks<'s> {
+    /// Their order.
+    pub sort: &'s SortPattern,
+    /// Their number, at most.
+    pub count: usize,
+    /// True to keep the last.
+    pub last: bool,
+    /// The key that a further document must sort before, or behind unless it is equal if the last are kept; `None` if any is kept.
+    pub edge: Option<&'s SortKey>,
+}
+
 impl Ranked {
     pub(super) fn new(n: i64, last: bool, single: bool) -> Self {
         Self {
@@ -143,10 +155,9 @@ impl Ranked {
         self.sorted >= self.n
     }
 
-    /// False if an entry with this key would be dropped, so that its output need not be computed.
-    pub(super) fn would_keep(&self, key: &SortKey, sort: &SortPattern) -> bool {
+    fn edge(&self) -> Option<&SortKey> {
         if !self.is_full() {
-            return true;
+            return None;
         }
         let edge = if self.last {
             self.entries.first()
@@ -155,7 +166,21 @@ impl Ranked {
                 .checked_sub(1)
                 .and_then(|at| self.entries.get(at))
         };
-        edge.is_none_or(|(edge, _)| {
+        edge.map(|(key, _)| key)
+    }
+
+    pub(super) fn ranks<'s>(&'s self, sort: &'s SortPattern) -> KeptRanks<'s> {
+        KeptRanks {
+            sort,
+            count: self.n,
+            last: self.last,
+            edge: self.edge(),
+        }
+    }
+
+    /// False if an entry with this key would be dropped, so that its output need not be computed.
+    pub(super) fn would_keep(&self, key: &SortKey, sort: &SortPattern) -> bool {
+        self.edge().is_none_or(|edge| {
             let order = sort.compare(key, edge);
             if self.last {
                 order.is_ge()

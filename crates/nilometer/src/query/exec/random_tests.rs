@@ -285,6 +285,18 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
             doc! {"$top": doc! {"sortBy": doc! {"t": -1, "_id": 1}, "output": array!["$t", "$i"]}};
         out.append("top", top);
     }
+    if draw.chance(20) {
+        let sort = draw.pick(&[
+            doc! {"i": -1, "_id": 1},
+            doc! {"d": 1, "_id": 1},
+            doc! {"d": -1, "t": 1, "_id": 1},
+            doc! {"s": 1, "_id": -1},
+        ]);
+        let ranked = doc! {"n": 2, "sortBy": sort, "output": array!["$i", "$_id"]};
+        let mut best = DocumentBuilder::new();
+        best.append(draw.pick(&["$topN", "$bottomN"]), ranked);
+        out.append("best", best.finish());
+    }
     if unique && draw.chance(50) {
         let order = draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"m.host": 1, "t": -1}]);
         let name = draw.pick(&["$top", "$bottom"]);
@@ -395,6 +407,10 @@ pub(super) fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Val
                 doc! {"m": 1, "t": 1},
                 doc! {"m.host": -1, "m.region": 1, "t": -1},
                 doc! {"m.region": 1, "t": 1, "d": 1},
+                doc! {"i": -1, "t": 1},
+                doc! {"d": 1, "t": -1},
+                doc! {"d": -1, "m.host": 1, "t": 1},
+                doc! {"s": -1, "i": 1, "t": 1},
             ])}
             .into(),
             5 => doc! {"$sort": draw.pick(&[
@@ -403,6 +419,9 @@ pub(super) fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Val
                 doc! {"m": -1},
                 doc! {"m.region": 1, "m.host": -1},
                 doc! {"i": 1},
+                doc! {"d": -1},
+                doc! {"i": -1, "d": 1},
+                doc! {"m.host": 1, "i": -1},
             ])}
             .into(),
             6 => {

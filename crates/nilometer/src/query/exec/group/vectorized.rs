@@ -38,6 +38,7 @@ use crate::query::exec::group::row_keys::{RowPart, find_row_runs};
 use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
+use crate::query::exec::vector::rows_before::SortEnd;
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{TimeBin, TimeBins, is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
@@ -480,6 +481,9 @@ fn accumulate(
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
             Input::Ranked => {}
+            Input::Rows if spec.sort().is_some() => {
+                add_sorted(plan, (at, spec), block, runs, table, cx)?;
+            }
             Input::Rows if add_computed(spec, at, block, runs, table, cx)? => {}
             Input::Rows => {
                 if rows.get().is_none() {
@@ -498,6 +502,39 @@ fn accumulate(
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Adds those rows of each run whose sort key may matter.
+fn add_sorted(
+    plan: &BlockGroupPlan,
+    (at, spec): (usize, &AccumulatorSpec),
+    block: &MeasurementBlock,
+    runs: &[GroupRun],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    for run in runs {
+        let mut part = MeasurementBlock {
+            selection: block.selection.part(run.rows.clone()),
+            ..block.clone()
+        };
+        if let Some(state) = table.state(run.group, at)
+            && let Some(ranks) = spec.ranks(state)
+        {
+            let end = SortEnd::new(ranks.sort, ranks.last);
+            part.selection = end.rows(&part, ranks.edge, ranks.count)?;
+        }
+        if part.selection.is_empty() {
+            continue;
+        }
+        let fields = plan.row_fields.clone().unwrap_or_default();
+        let rows = narrowed(&part, fields).to_rows()?;
+        table.change(run.group, at, spec, |state| {
+            let mut rows = rows.iter();
+            rows.try_for_each(|row| spec.add(state, row.as_ref(), &cx.eval))
+        })?;
     }
     Ok(())
 }
@@ -677,7 +714,7 @@ fn add_computed(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<bool> {
-    if spec.sort().is_some() || !has_kernels(spec.argument()) {
+    if !has_kernels(spec.argument()) {
         return Ok(false);
     }
     let Some(column) = computed(spec.argument(), block, cx) else {

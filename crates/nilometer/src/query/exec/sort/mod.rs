@@ -31,6 +31,7 @@ use nilometer_bson::{Document, Value, ValueRef};
 use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::memory::{self, MemoryGauge};
 use super::vector::filter::narrowed;
+use super::vector::rows_before::SortEnd;
 use super::vector::time_rank::SortPrefix;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::{Error, ErrorCode, Result};
@@ -423,7 +424,7 @@ impl<'p> Best<'p> {
     /// Adds the rows of a block; breaks if no later block can contribute.
     fn offer_block(
         &mut self,
-        block: MeasurementBlock,
+        mut block: MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Result<ControlFlow<()>> {
         let pattern = &self.plan.stage.pattern;
@@ -440,6 +441,8 @@ impl<'p> Best<'p> {
                 return Ok(ControlFlow::Continue(()));
             }
         }
+        let worst = self.worst().map(|worst| &worst.key);
+        block.selection = SortEnd::new(pattern, false).rows(&block, worst, self.limit)?;
         if self.limit > LATE_ROWS_MAX {
             for document in block.to_rows()? {
                 let key = pattern.extract(document.as_ref(), &cx.eval)?;

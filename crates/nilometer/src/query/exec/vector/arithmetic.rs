@@ -355,7 +355,7 @@ fn taken<T: Copy>(values: &[T], selection: &Selection) -> Option<Vec<T>> {
 }
 
 /// Compares doubles; NaN sorts before all numbers and equals itself.
-fn order_of_doubles(a: f64, b: f64) -> Ordering {
+pub(super) fn order_of_doubles(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b)
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }

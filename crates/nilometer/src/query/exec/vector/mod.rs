@@ -5,6 +5,7 @@
 //! filter            a selection and a filter ─► a smaller selection
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
+//! rows_before       rows that may sort before a key
 //! time_rank         the best row of a run by time; what a sort with a limit may skip
 //! computed_columns  $addFields and $project: results become columns of the block
 //! ```
@@ -17,4 +18,5 @@ pub(crate) mod block_selection;
 pub mod compare;
 pub(crate) mod computed_columns;
 pub mod filter;
+pub(crate) mod rows_before;
 pub(crate) mod time_rank;
