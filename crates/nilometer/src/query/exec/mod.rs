@@ -49,6 +49,7 @@ use crate::query::batch::{Batch, BlockRun};
 use crate::query::source::ScanCounters;
 
 pub(crate) use self::vector::block_selection::BlockSelection;
+pub(crate) use self::vector::block_steps::{BlockStep, BlockSteps};
 
 use self::scan::block_parts::BlockParts;
 pub(crate) use self::scan::rollup::{bin_document, live_bins};
@@ -115,6 +116,12 @@ pub trait Operator: Send {
     /// are for [`BlockSelection::apply`]. `None` if the operator returns only what is selected.
     fn defer_selection(&mut self) -> Option<Arc<BlockSelection>> {
         None
+    }
+
+    /// The same with all that the operator does with each batch: blocks returned from now on are for [`BlockSteps::apply`], rows
+    /// are finished. `None` if that cannot be left to the caller.
+    fn defer_steps(&mut self) -> Option<BlockSteps> {
+        self.defer_selection().map(BlockSteps::of_scan)
     }
 
     /// Returns the buckets that follow, if all of their measurements are selected and their summaries are side by side.

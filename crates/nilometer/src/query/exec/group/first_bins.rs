@@ -25,7 +25,7 @@ use super::settled_bins::Extremes;
 use crate::error::Result;
 use crate::query::batch::{Batch, MeasurementBlock, Selection};
 use crate::query::exec::sort::assert_span;
-use crate::query::exec::{BlockSelection, BoxOperator, ExecContext};
+use crate::query::exec::{BlockSteps, BoxOperator, ExecContext};
 use crate::query::planner::physical::{BucketArrival, FirstBins, PhysicalGroup};
 
 /// The first bins known so far.
@@ -58,10 +58,10 @@ impl Frontier {
         frontier: Option<&Self>,
         input: &mut BoxOperator,
         cx: &ExecContext<'_>,
-    ) -> Option<Arc<BlockSelection>> {
+    ) -> Option<BlockSteps> {
         let has_extremes = frontier.is_some_and(|frontier| frontier.extremes.is_some());
         match has_extremes && !cx.settings.plan.options.force_rows {
-            true => input.defer_selection(),
+            true => input.defer_selection().map(BlockSteps::of_scan),
             false => None,
         }
     }
@@ -161,12 +161,12 @@ impl Frontier {
         Ok(is_settled)
     }
 
-    /// Returns the measurements of a batch that `selection` selects, of all if there is none, and that may belong to one of the
+    /// Returns the measurements of a batch after `steps`, and those that may belong to one of the
     /// first bins, to any without a frontier.
     pub(super) fn part_of(
         frontier: Option<&mut Self>,
         batch: Batch,
-        selection: Option<&BlockSelection>,
+        steps: Option<&BlockSteps>,
         cx: &ExecContext<'_>,
     ) -> Result<PartOf<Batch>> {
         let Batch::Block(mut block) = batch else {
@@ -180,8 +180,11 @@ impl Frontier {
                 ControlFlow::Break(()) => return Ok(ControlFlow::Break(())),
             };
         }
-        if let Some(selection) = selection {
-            selection.apply(&mut block, cx)?;
+        if let Some(steps) = steps {
+            block = match steps.apply(block, cx)? {
+                Batch::Block(block) => block,
+                rows => return Ok(ControlFlow::Continue(Some(rows))),
+            };
         }
         let part = match frontier {
             _ if block.selection.is_empty() => None,

@@ -56,7 +56,7 @@ use self::states::States;
 use self::vectorized::BlockGroup;
 use super::memory::MemoryGauge;
 use super::sort::external_sort::{RowOrder, Sorted, Sorter};
-use super::{BlockSelection, BoxOperator, ExecContext, Operator, RowBatch, next_filled};
+use super::{BlockSteps, BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::error::Result;
 use crate::eval::EvalContext;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
@@ -151,8 +151,7 @@ impl Group {
             let Some(batch) = next_filled(&mut input, cx)? else {
                 break;
             };
-            let deferred = deferred.as_deref();
-            let part = Frontier::part_of(frontier.as_mut(), batch, deferred, cx)?;
+            let part = Frontier::part_of(frontier.as_mut(), batch, deferred.as_ref(), cx)?;
             let ControlFlow::Continue(part) = part else {
                 break;
             };
@@ -451,12 +450,12 @@ impl Table {
         Ok(by_bounds || blocks.add(block, self, cx)?)
     }
 
-    /// Returns a table of the groups of `batches`, to be merged into another table later. `deferred` selects their
-    /// measurements, and `frontier` the first bins.
+    /// Returns a table of the groups of `batches`, to be merged into another table later. `deferred` is done with
+    /// their blocks first, and `frontier` the first bins.
     pub(super) fn of_batches(
         plan: &PhysicalGroup,
         batches: Vec<Batch>,
-        (deferred, mut frontier): (Option<&BlockSelection>, Option<&mut Frontier>),
+        (deferred, mut frontier): (Option<&BlockSteps>, Option<&mut Frontier>),
         cx: &ExecContext<'_>,
     ) -> Result<Self> {
         let mut table = Self::new(&plan.stage, cx);

@@ -23,7 +23,7 @@ use super::vectorized::BlockGroup;
 use crate::error::Result;
 use crate::query::batch::{Batch, BlockRun};
 use crate::query::exec::workers::{QueryThreads, TasksInFlight};
-use crate::query::exec::{BlockSelection, BoxOperator, ExecContext, next_filled};
+use crate::query::exec::{BlockSteps, BoxOperator, ExecContext, next_filled};
 use crate::query::planner::physical::PhysicalGroup;
 
 /// First bins that are copied for each part of the input, at most; one thread reads more.
@@ -58,13 +58,13 @@ pub(crate) enum InputPart {
 
 fn needs_no_decoding(
     blocks: &mut BlockGroup,
-    selection: Option<&Arc<BlockSelection>>,
+    steps: Option<&BlockSteps>,
     batches: &[Batch],
 ) -> Result<bool> {
     for batch in batches {
         match batch {
             Batch::Block(block)
-                if selection.is_none_or(|selection| selection.is_applied(block))
+                if steps.is_none_or(|steps| steps.is_applied(block))
                     && blocks.needs_no_decoding(block)? => {}
             _ => return Ok(false),
         }
@@ -112,17 +112,19 @@ impl ParallelGroup {
         mut absorb: impl FnMut(InputPart) -> Result<()>,
     ) -> Result<()> {
         let context = Arc::new(cx.for_worker());
-        // Measurements are selected where their columns are decoded.
-        let deferred = match cx.settings.plan.options.force_rows {
-            true => None,
-            false => input.defer_selection(),
+        // Measurements are selected, and fields computed, where columns are decoded.
+        let deferred = match &frontier {
+            _ if cx.settings.plan.options.force_rows => None,
+            // It asks the headers of the scan's blocks for what the group reads.
+            Some(_) => input.defer_selection().map(BlockSteps::of_scan),
+            None => input.defer_steps(),
         };
         let part = |batches: Vec<Batch>, frontier: &Option<Frontier>| -> Work {
             let (context, plan) = (Arc::clone(&context), self.plan.clone());
             let (deferred, mut frontier) = (deferred.clone(), frontier.clone());
             Box::new(move || {
                 let cx = ExecContext::new(&context.0, &context.1);
-                let wanted = (deferred.as_deref(), frontier.as_mut());
+                let wanted = (deferred.as_ref(), frontier.as_mut());
                 let table = Table::of_batches(&plan, batches, wanted, &cx)?;
                 Ok((Box::new(table), frontier))
             })

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::eval::projection::ProjectionInput;
 use crate::query::batch::{Batch, MeasurementShape};
 use crate::query::exec::vector::computed_columns::over_block;
-use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+use crate::query::exec::{BlockStep, BlockSteps, BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{ProjectKind, ProjectStage};
 
 /// Changes fields.
@@ -18,6 +18,8 @@ pub struct Project {
     input: BoxOperator,
     stage: ProjectStage,
     rows: OneByOne,
+    /// Blocks are left to the caller.
+    is_deferred: bool,
 }
 
 impl Project {
@@ -27,6 +29,7 @@ impl Project {
             input,
             stage,
             rows: OneByOne::default(),
+            is_deferred: false,
         }
     }
 }
@@ -98,12 +101,24 @@ fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Re
     }
 }
 
+/// The stage, applied to whole batches.
+struct ProjectStep(ProjectStage);
+
+impl BlockStep for ProjectStep {
+    fn apply(&self, batch: Batch, cx: &ExecContext<'_>) -> Result<Batch> {
+        project(&self.0, batch, cx)
+    }
+}
+
 impl Operator for Project {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if self.rows.is_done() {
             let Some(batch) = next_filled(&mut self.input, cx)? else {
                 return Ok(None);
             };
+            if self.is_deferred && matches!(batch, Batch::Block(_)) {
+                return Ok(Some(batch));
+            }
             match whole(&self.stage, batch, cx)? {
                 Whole::Projected(batch) => return Ok(Some(batch)),
                 Whole::Rows(rows) => self.rows.begin(rows),
@@ -112,6 +127,12 @@ impl Operator for Project {
         let stage = &self.stage;
         let projected = self.rows.change(cx, |row| project_row(stage, row, cx))?;
         Ok(Some(Batch::Rows(projected)))
+    }
+
+    fn defer_steps(&mut self) -> Option<BlockSteps> {
+        let steps = self.input.defer_steps()?;
+        self.is_deferred = true;
+        Some(steps.and_then(ProjectStep(self.stage.clone())))
     }
 
     fn is_exhausted(&self) -> bool {

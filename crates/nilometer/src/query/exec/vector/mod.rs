@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! block_selection   the measurements of a bucket that pass the filter of its scan
+//! block_steps       what several operators leave to be done with each block
 //! filter            a selection and a filter ─► a smaller selection
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
@@ -15,6 +16,7 @@
 
 pub(crate) mod arithmetic;
 pub(crate) mod block_selection;
+pub(crate) mod block_steps;
 pub mod compare;
 pub(crate) mod computed_columns;
 pub mod filter;
