@@ -114,6 +114,41 @@ fn pipelines() -> Vec<Value> {
     out
 }
 
+/// Pipelines that read columns of all buckets, but no whole documents of most.
+fn by_columns() -> Vec<Value> {
+    let best =
+        doc! { "n": 2, "sortBy": doc! { "double": -1, "_id": 1 }, "output": array!["$_id", "$t"] };
+    let both = doc! { "$add": array!["$int", "$double"] };
+    vec![
+        array![
+            doc! { "$group": doc! { "_id": "$int", "n": doc! { "$count": doc! {} }, "sum": doc! { "$sum": "$long" } } }
+        ],
+        array![
+            doc! { "$match": doc! { "odd": doc! { "$gte": 1 } } },
+            doc! { "$group": doc! { "_id": doc! { "hour": doc! { "$hour": "$t" }, "unit": "$unit", "odd": "$odd" }, "max": doc! { "$max": "$double" } } }
+        ],
+        array![
+            doc! { "$set": doc! { "both": both.clone() } },
+            doc! { "$match": doc! { "both": doc! { "$gt": 9 } } },
+            doc! { "$group": doc! { "_id": "$m.h", "sum": doc! { "$sum": "$both" }, "n": doc! { "$sum": 1 } } }
+        ],
+        array![doc! { "$group": doc! { "_id": "$m", "sum": doc! { "$sum": both } } }],
+        array![doc! { "$group": doc! { "_id": "$m.rack", "best": doc! { "$topN": best } } }],
+        array![
+            doc! { "$sort": doc! { "double": -1, "_id": 1 } },
+            doc! { "$limit": 7 },
+            doc! { "$project": doc! { "_id": 1, "double": 1 } }
+        ],
+        array![
+            doc! { "$match": doc! { "int": doc! { "$lt": 6 } } },
+            doc! { "$project": doc! { "odd": 1, "m": 1, "half": doc! { "$divide": array!["$int", 2] } } },
+            doc! { "$sort": doc! { "half": -1, "odd": 1, "_id": -1 } },
+            doc! { "$limit": 40 },
+            doc! { "$project": doc! { "_id": 1, "half": 1 } }
+        ],
+    ]
+}
+
 fn answers(fixture: &mut Fixture, collection: &str, stages: &Value) -> Vec<String> {
     let found = fixture.all(aggregate(collection, stages));
     let mut found: Vec<String> = found.iter().map(show).collect();
@@ -295,7 +330,12 @@ fn check(fixture: &mut Fixture) {
     let listed = groups_of_hosts();
     let listed = listed.into_iter().step_by(STEP.requested().min(5) as usize);
     check_orders(fixture);
-    for stages in wide.chain(first_few_groups()).chain(sums).chain(listed) {
+    for stages in wide
+        .chain(first_few_groups())
+        .chain(sums)
+        .chain(listed)
+        .chain(by_columns())
+    {
         let expected = answers(fixture, "plain", &stages);
         assert_eq!(answers(fixture, "ts", &stages), expected, "{stages:?}");
     }
@@ -314,8 +354,16 @@ fn groups_by_summaries() {
         let (_, cursor) = stages_of(&explained);
         assert!(rules_of(&cursor).iter().any(|rule| rule == RULE));
     }
+    for stages in by_columns() {
+        let explained = explained_of(&mut fixture, "ts", &stages);
+        let (_, cursor) = stages_of(&explained);
+        assert!(
+            rules_of(&cursor).iter().any(|rule| rule == RULE),
+            "{stages:?}"
+        );
+    }
     let by_rows =
-        array![doc! { "$group": doc! { "_id": "$m.h", "all": doc! { "$push": "$int" } } }];
+        array![doc! { "$group": doc! { "_id": "$m.h", "all": doc! { "$push": "$$ROOT" } } }];
     let explained = explained_of(&mut fixture, "ts", &by_rows);
     let (_, cursor) = stages_of(&explained);
     assert!(!rules_of(&cursor).iter().any(|rule| rule == RULE));

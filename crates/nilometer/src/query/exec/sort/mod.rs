@@ -366,8 +366,17 @@ fn first_few(
             return everything(sorter, input, Some(limit), cx).map(SortOutput::Everything);
         }
     }
-    let sorted = best.heap.into_sorted_vec();
-    let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
+    // Blocks are released: those of a scan by summaries hold its snapshot.
+    let mut rows = Vec::with_capacity(best.heap.len());
+    for entry in best.heap.into_sorted_vec() {
+        best.memory.release(entry.row.memory_bytes());
+        let row = Row::Document(entry.row.into_document()?);
+        let counted = best.memory.add(row.memory_bytes());
+        if cx.settings.spill.is_none() {
+            counted?;
+        }
+        rows.push(row);
+    }
     Ok(SortOutput::Rows(rows.into_iter(), best.memory))
 }
 
