@@ -19,6 +19,7 @@ use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result, location};
 use crate::eval::FoldBudget;
+use crate::eval::date::TimeZone;
 
 /// Arguments of the operation: date, timezone.
 pub(super) fn parse(
@@ -109,7 +110,15 @@ pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     let Some(civil) = civil(operation, scope)? else {
         return Ok(Evaluated::NULL);
     };
-    let part = match operation.spec.name {
+    Ok(match operation.spec.name {
+        "$isoWeekYear" => Evaluated::from(civil.iso_week().year),
+        name => Evaluated::from(int_part(name, civil)),
+    })
+}
+
+/// Returns the part that is an int.
+fn int_part(name: &str, civil: CivilDateTime) -> i32 {
+    let part = match name {
         "$year" => civil.year,
         "$month" => civil.month,
         "$dayOfMonth" => civil.day,
@@ -121,10 +130,53 @@ pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
         "$dayOfWeek" => civil.day_of_week(),
         "$week" => civil.week(),
         "$isoWeek" => civil.iso_week().week,
-        "$isoWeekYear" => return Ok(Evaluated::from(civil.iso_week().year)),
         _ => civil.iso_week().weekday,
     };
-    Ok(Evaluated::from(year_to_int(part)))
+    year_to_int(part)
+}
+
+/// A call that returns one part of a date as an int, in a constant time zone.
+pub(crate) struct DatePart<'e> {
+    /// The argument.
+    pub(crate) date: &'e Expression,
+    zone: &'e TimeZone,
+    name: &'static str,
+    /// The length of spans of local time in which the part is the same.
+    span_ms: i64,
+}
+
+impl DatePart<'_> {
+    /// Returns the number of the span of a date: dates of one span have the same part.
+    pub(crate) fn span_of(&self, ms: i64) -> i64 {
+        self.zone.to_local(ms).div_euclid(self.span_ms)
+    }
+
+    /// Returns the part of a date.
+    pub(crate) fn of(&self, ms: i64) -> i32 {
+        int_part(self.name, CivilDateTime::from_ms(self.zone.to_local(ms)))
+    }
+}
+
+impl Operation {
+    /// Returns the call as that of one part of a date, if it is one.
+    pub(crate) fn date_part(&self) -> Option<DatePart<'_>> {
+        let name = self.spec.name;
+        let span_ms = match name {
+            "$millisecond" => 1,
+            "$second" => 1_000,
+            "$minute" => 60_000,
+            "$hour" => 3_600_000,
+            "$year" | "$month" | "$dayOfMonth" | "$dayOfYear" | "$dayOfWeek" | "$week"
+            | "$isoWeek" | "$isoDayOfWeek" => 86_400_000,
+            _ => return None,
+        };
+        Some(DatePart {
+            date: self.argument(0)?,
+            zone: self.prepared()?,
+            name,
+            span_ms,
+        })
+    }
 }
 
 /// Converts to int: years of any 64-bit date fit.

@@ -19,6 +19,7 @@ use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::order::compare_with;
 use nilometer_bson::{Document, Value, ValueRef};
 
+use super::functions;
 use crate::eval::Dependencies;
 use crate::eval::expression::{
     Arithmetic, ArithmeticOperator, Comparison, ComparisonOperator, Expression,
@@ -29,7 +30,7 @@ use crate::query::planner::physical::is_constant;
 
 /// Values of one type, one for each row.
 #[derive(Clone, Debug)]
-enum Vector {
+pub(super) enum Vector {
     Int(Vec<i32>),
     Long(Vec<i64>),
     Double(Vec<f64>),
@@ -111,9 +112,10 @@ pub(crate) fn has_kernels(expression: &Expression) -> bool {
                 && has_kernels(&choice.otherwise)
         }
         Expression::DateTrunc(trunc) => trunc.constant_bins().is_some() && has_kernels(&trunc.date),
-        Expression::Operation(operation) => operation
-            .constant_difference()
-            .is_some_and(|difference| has_kernels(difference.start) && has_kernels(difference.end)),
+        Expression::Operation(operation) => match operation.constant_difference() {
+            Some(difference) => has_kernels(difference.start) && has_kernels(difference.end),
+            None => functions::may_apply(operation),
+        },
         // Constants, and variables other than documents.
         other => {
             let mut reads = Dependencies::default();
@@ -124,15 +126,15 @@ pub(crate) fn has_kernels(expression: &Expression) -> bool {
 }
 
 /// The rows of a block to compute.
-struct Rows<'b, 'c> {
-    block: &'b MeasurementBlock,
+pub(super) struct Rows<'b, 'c> {
+    pub(super) block: &'b MeasurementBlock,
     /// The values that are constant in the block.
     constants: Document,
     cx: &'b ExecContext<'c>,
 }
 
 impl Rows<'_, '_> {
-    fn vector(&self, expression: &Expression) -> Option<Vector> {
+    pub(super) fn vector(&self, expression: &Expression) -> Option<Vector> {
         if is_constant(expression, &self.block.shape) {
             let value = expression.evaluate(self.constants.as_ref(), &self.cx.eval);
             return self.repeated(&value.ok()?);
@@ -172,7 +174,9 @@ impl Rows<'_, '_> {
                 Some(Vector::Date(dates))
             }
             Expression::Operation(operation) => {
-                let difference = operation.constant_difference()?;
+                let Some(difference) = operation.constant_difference() else {
+                    return self.call(operation);
+                };
                 let (Vector::Date(mut starts), Vector::Date(ends)) =
                     (self.vector(difference.start)?, self.vector(difference.end)?)
                 else {
@@ -193,6 +197,11 @@ impl Rows<'_, '_> {
         if !column.is_all_present() {
             return None;
         }
+        self.values_of(column)
+    }
+
+    /// Returns the selected values of a column, arbitrary ones where it has gaps.
+    pub(super) fn values_of(&self, column: &ColumnBlock) -> Option<Vector> {
         let selection = &self.block.selection;
         Some(match column.data() {
             BlockData::Int32(values) => Vector::Int(taken(values, selection)?),
@@ -445,7 +454,7 @@ fn checked<T: Copy>(
 }
 
 /// Picks one of two values per row by a condition; `None` if their types differ.
-fn choose(decides: &[bool], then: Vector, otherwise: Vector) -> Option<Vector> {
+pub(super) fn choose(decides: &[bool], then: Vector, otherwise: Vector) -> Option<Vector> {
     fn pick<T: Copy>(decides: &[bool], then: &[T], otherwise: &[T]) -> Vec<T> {
         let both = then.iter().zip(otherwise);
         let pairs = decides.iter().zip(both);
@@ -582,6 +591,46 @@ mod tests {
             doc! {"$or": array![doc! {"$not": array![late.clone()]}, doc! {"$lt": array!["$d", 0.25]}]},
             doc! {"$and": array![late.clone(), "$i"]},
             doc! {"$dateTrunc": doc! {"date": "$t", "unit": "minute"}},
+            doc! {"$hour": "$t"},
+            doc! {"$minute": doc! {"$add": array!["$t", "$s"]}},
+            doc! {"$second": "$t"},
+            doc! {"$millisecond": doc! {"$add": array!["$t", "$j"]}},
+            doc! {"$dayOfWeek": doc! {"date": "$t", "timezone": "America/New_York"}},
+            doc! {"$year": doc! {"$subtract": array!["$t", doc! {"$multiply": array!["$s", 40_000_000]}]}},
+            doc! {"$isoWeekYear": "$t"},
+            doc! {"$week": "$i"},
+            doc! {"$hour": doc! {"date": "$t", "timezone": "$w"}},
+            doc! {"$floor": "$d"},
+            doc! {"$ceil": doc! {"$multiply": array!["$e", -1]}},
+            doc! {"$round": "$d"},
+            doc! {"$round": doc! {"$add": array!["$e", 0.25]}},
+            doc! {"$round": array!["$e", 1]},
+            doc! {"$trunc": "$d"},
+            doc! {"$floor": "$l"},
+            doc! {"$abs": "$i"},
+            doc! {"$abs": "$l"},
+            doc! {"$abs": doc! {"$subtract": array!["$l", 3]}},
+            doc! {"$sqrt": "$e"},
+            doc! {"$sqrt": "$d"},
+            doc! {"$mod": array!["$i", 3]},
+            doc! {"$mod": array!["$l", 4i64]},
+            doc! {"$mod": array!["$d", 2]},
+            doc! {"$mod": array!["$d", "$e"]},
+            doc! {"$mod": array!["$j", 0]},
+            doc! {"$mod": array!["$l", "$i"]},
+            doc! {"$ifNull": array!["$g", 0.5]},
+            doc! {"$ifNull": array!["$g", "$e"]},
+            doc! {"$ifNull": array!["$g", 1]},
+            doc! {"$ifNull": array!["$none", "$i"]},
+            doc! {"$ifNull": array!["$e", "text"]},
+            doc! {"$ifNull": array!["$x", 1]},
+            doc! {"$ifNull": array!["$m", 1]},
+            doc! {"$switch": doc! {"branches": array![
+                doc! {"case": late.clone(), "then": "$e"}, doc! {"case": doc! {"$lt": array!["$j", 3]}, "then": 0.5},
+            ], "default": "$c"}},
+            doc! {"$switch": doc! {"branches": array![doc! {"case": late.clone(), "then": 1}], "default": "$j"}},
+            doc! {"$switch": doc! {"branches": array![doc! {"case": late.clone(), "then": 1}]}},
+            doc! {"$eq": array![doc! {"$hour": "$t"}, 22]},
             doc! {"$dateTrunc": doc! {"date": doc! {"$add": array!["$t", "$s"]}, "unit": "hour"}},
             doc! {"$dateTrunc": doc! {"date": "$i", "unit": "hour"}},
             difference("minute", Value::DateTime(T0), "$t".into()),
@@ -665,7 +714,11 @@ mod tests {
             (doc! {"$divide": array!["$e", "$d"]}, false),
             (doc! {"$cond": array!["$b", 1, 0.5]}, false),
             (doc! {"$concat": array!["$x", "a"]}, false),
-            (doc! {"$abs": "$e"}, false),
+            (doc! {"$abs": "$e"}, true),
+            (doc! {"$hour": "$t"}, true),
+            (doc! {"$mod": array!["$i", 3]}, true),
+            (doc! {"$ifNull": array!["$g", 0.5]}, true),
+            (doc! {"$ifNull": array!["$g", 1]}, false),
             (doc! {"$cmp": array!["$e", 1]}, false),
             (doc! {"$eq": array!["$l", "$d"]}, false),
             (doc! {"$eq": array!["$g", "$x"]}, false),

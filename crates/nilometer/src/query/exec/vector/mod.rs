@@ -7,6 +7,7 @@
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
 //! rows_before       rows that may sort before a key
+//! functions         parts of dates, rounding and other functions over whole columns
 //! time_rank         the best row of a run by time; what a sort with a limit may skip
 //! computed_columns  $addFields and $project: results become columns of the block
 //! ```
@@ -20,5 +21,6 @@ pub(crate) mod block_steps;
 pub mod compare;
 pub(crate) mod computed_columns;
 pub mod filter;
+mod functions;
 pub(crate) mod rows_before;
 pub(crate) mod time_rank;
