@@ -87,8 +87,8 @@ enum Kind {
     Date,
 }
 
-/// Entries of [`PartNumbers::recent`]: a power of two.
-const RECENT: usize = 1024;
+/// Values that are remembered by a hash of their bits, at most: a power of two.
+pub(super) const RECENT: usize = 1024;
 
 /// Numbers of the results of one part, by the values it reads.
 #[derive(Default)]
@@ -308,7 +308,7 @@ impl Typed<'_, '_, '_, '_> {
 }
 
 /// Returns the place of bits among the recent ones: the upper bits of a product, which depend on all of them.
-fn recent_place(bits: u64) -> usize {
+pub(super) fn recent_place(bits: u64) -> usize {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     (bits.wrapping_mul(FACTOR) >> (64 - RECENT.ilog2())) as usize
 }

@@ -28,13 +28,13 @@ use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
-use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, AccumulatorState};
 use crate::eval::expression::Expression;
 use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::exec::group::keys::KeyForm;
-use crate::query::exec::group::row_keys::{RowPart, find_row_runs};
+use crate::query::exec::group::row_keys::{RECENT, RowPart, find_row_runs, recent_place};
 use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
@@ -604,6 +604,9 @@ fn add_column(
                 }
                 _ => {}
             }
+            if spec.kind() == AccumulatorKind::AddToSet {
+                return add_distinct(spec, state, column, rows);
+            }
             if column.is_all_present() {
                 match column.data() {
                     BlockData::Double(values) => return spec.add_f64s(state, cut(values, rows)),
@@ -621,6 +624,35 @@ fn add_column(
             }
             Ok(())
         })?;
+    }
+    Ok(())
+}
+
+/// Adds values to a set, most repeated numbers and dates only once.
+fn add_distinct(
+    spec: &AccumulatorSpec,
+    state: &mut AccumulatorState,
+    column: &ColumnBlock,
+    rows: Range<usize>,
+) -> Result<()> {
+    let mut met = [None; RECENT];
+    for row in rows {
+        let bits = match column.data() {
+            _ if column.is_missing(row) => None,
+            BlockData::Int32(values) => values.get(row).map(|value| i64::from(*value) as u64),
+            BlockData::Int64(values) => values.get(row).map(|value| *value as u64),
+            BlockData::ShortInt64(values) => values.get(row).map(|value| i64::from(*value) as u64),
+            BlockData::Double(values) => values.get(row).map(|value| value.to_bits()),
+            BlockData::DateTime(values) => values.get(row).map(|value| *value as u64),
+            _ => None,
+        };
+        if let Some(bits) = bits
+            && let Some(known) = met.get_mut(recent_place(bits))
+            && known.replace(bits) == Some(bits)
+        {
+            continue;
+        }
+        spec.add_value(state, column.value(row))?;
     }
     Ok(())
 }

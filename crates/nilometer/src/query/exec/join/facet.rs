@@ -1,23 +1,27 @@
 //! `$facet`: the input is gathered once, on disk above the memory limit; each pipeline then reads it
-//! from the start.
+//! from the start. In memory blocks stay blocks, and a column that several pipelines read is decoded once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocumentBuilder, ValueRef};
 
 use crate::error::{Error, Result, location};
 use crate::query::batch::Batch;
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::spill::{RunWriter, SpilledRun};
-use crate::query::exec::{
-    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled,
-};
+use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::Stage;
 
 /// The maximum size of the output document. It may be larger than one that a client can receive: a later stage may take it
 /// apart.
 const DOCUMENT_BYTES_MAX: usize = 100 * 1024 * 1024;
+
+/// Bytes counted for a block in addition to its columns.
+const BLOCK_OVERHEAD: usize = 1024;
+
+/// Bytes of a decoded value.
+const VALUE_BYTES: usize = 8;
 
 /// Several pipelines over one input.
 pub struct Facet {
@@ -32,10 +36,10 @@ type Shared = Arc<Mutex<FacetInput>>;
 /// The whole input.
 #[derive(Default)]
 struct FacetInput {
-    rows: Vec<Document>,
-    /// Counts the rows.
+    batches: Vec<Batch>,
+    /// Counts the batches.
     memory: Option<MemoryGauge>,
-    /// Number of rows read.
+    /// Number of batches read.
     at: usize,
     /// The whole input on disk, if it exceeded the memory limit.
     file: Option<SpilledRun>,
@@ -47,24 +51,23 @@ impl FacetInput {
         let mut gathered = Self::default();
         let mut file: Option<RunWriter> = None;
         while let Some(batch) = next_filled(input, cx)? {
-            for row in batch.into_rows()? {
-                if let Some(file) = &mut file {
-                    file.push(&row)?;
-                    continue;
-                }
-                let counted = memory.add(row.as_bytes().len());
-                gathered.rows.push(row);
-                match (counted, &cx.settings.spill) {
-                    (Ok(()), _) => {}
-                    (Err(exceeded), None) => return Err(exceeded),
-                    (Err(_), Some(folder)) => {
-                        let mut writer = RunWriter::new(folder)?;
-                        for row in std::mem::take(&mut gathered.rows) {
-                            writer.push(&row)?;
-                        }
-                        memory.clear();
-                        file = Some(writer);
+            if let Some(file) = &mut file {
+                write(batch, file)?;
+                continue;
+            }
+            let counted = memory.add(memory_bytes(&batch));
+            gathered.batches.push(batch);
+            match (counted, &cx.settings.spill) {
+                (Ok(()), _) => {}
+                (Err(exceeded), None) => return Err(exceeded),
+                (Err(_), Some(folder)) => {
+                    let mut writer = RunWriter::new(folder)?;
+                    for batch in std::mem::take(&mut gathered.batches) {
+                        cx.operation.check_interrupt()?;
+                        write(batch, &mut writer)?;
                     }
+                    memory.clear();
+                    file = Some(writer);
                 }
             }
         }
@@ -81,13 +84,12 @@ impl FacetInput {
         }
     }
 
-    /// Returns the next rows. Rows in memory are shared; rows on disk are read.
-    fn take(&mut self) -> Result<Vec<Document>> {
+    /// Returns the next batch. Rows in memory are shared; rows on disk are read.
+    fn take(&mut self) -> Result<Option<Batch>> {
         let Some(file) = &mut self.file else {
-            let rest = self.rows.get(self.at..).unwrap_or_default();
-            let rows: Vec<Document> = rest.iter().take(ROWS_PER_BATCH).cloned().collect();
-            self.at += rows.len();
-            return Ok(rows);
+            let batch = self.batches.get(self.at).cloned();
+            self.at += 1;
+            return Ok(batch);
         };
         let mut rows = RowBatch::default();
         while !rows.is_full()
@@ -95,7 +97,26 @@ impl FacetInput {
         {
             rows.push(row);
         }
-        Ok(rows.into_rows())
+        Ok(rows.into_batch())
+    }
+}
+
+fn write(batch: Batch, file: &mut RunWriter) -> Result<()> {
+    let rows = batch.into_rows()?;
+    rows.iter().try_for_each(|row| file.push(row))
+}
+
+/// Returns the bytes counted for a batch: for a block those of the columns it shows, decoded.
+fn memory_bytes(batch: &Batch) -> usize {
+    match batch {
+        Batch::Rows(rows) => rows.iter().map(|row| row.as_bytes().len()).sum(),
+        Batch::Block(block) => {
+            let bucket = &block.bucket;
+            let shown = bucket.columns().iter();
+            let shown = shown.filter(|name| block.shape.shows_column(name)).count();
+            let decoded = bucket.count() as usize * shown * VALUE_BYTES;
+            BLOCK_OVERHEAD + decoded.max(bucket.stored_bytes())
+        }
     }
 }
 
@@ -130,8 +151,7 @@ struct SharedInput(Shared);
 
 impl Operator for SharedInput {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let rows = lock(&self.0).take()?;
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        lock(&self.0).take()
     }
 }
 

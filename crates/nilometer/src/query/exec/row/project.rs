@@ -102,7 +102,7 @@ fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Re
 }
 
 /// The stage, applied to whole batches.
-struct ProjectStep(ProjectStage);
+pub(crate) struct ProjectStep(pub(crate) ProjectStage);
 
 impl BlockStep for ProjectStep {
     fn apply(&self, batch: Batch, cx: &ExecContext<'_>) -> Result<Batch> {

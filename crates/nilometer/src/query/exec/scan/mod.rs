@@ -42,9 +42,9 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use self::record_parts::RecordParts;
 use super::row::filter::matching;
-use super::row::project::project;
+use super::row::project::{ProjectStep, project};
 use super::vector::block_selection::BlockSelection;
-use super::{ExecContext, Operator, RowBatch};
+use super::{BlockSteps, ExecContext, Operator, RowBatch};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::projection::MetaField;
 use crate::query::batch::{Batch, BlockRun, FieldSet};
@@ -412,6 +412,18 @@ impl Operator for BucketScan {
         let may = self.left.is_none() && self.input.unpack.computed.is_empty();
         self.is_deferred |= may;
         may.then(|| Arc::clone(&self.selection))
+    }
+
+    fn defer_steps(&mut self) -> Option<BlockSteps> {
+        if self.left.is_some() {
+            return None;
+        }
+        self.is_deferred = true;
+        let mut steps = BlockSteps::of_scan(Arc::clone(&self.selection));
+        for stage in &self.input.unpack.computed {
+            steps = steps.and_then(ProjectStep(stage.clone()));
+        }
+        Some(steps)
     }
 }
 

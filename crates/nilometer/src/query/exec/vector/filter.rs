@@ -26,6 +26,9 @@ use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selectio
 use crate::query::exec::ExecContext;
 use crate::query::source::ConstantAnswer;
 
+/// Values of an `$in` that are each compared with a whole column, at most; more are searched in for each row.
+const IN_KERNELS_MAX: usize = 16;
+
 /// A filter applied to many buckets, on measurements that show all fields.
 pub(crate) struct BucketFilter {
     arms: Vec<Arm>,
@@ -163,7 +166,7 @@ fn select_within(
 }
 
 /// Returns the rows of `all` that are not in its subset `taken`.
-fn without(all: &Selection, taken: &Selection) -> Selection {
+pub(super) fn without(all: &Selection, taken: &Selection) -> Selection {
     if taken.is_empty() {
         return all.clone();
     }
@@ -280,6 +283,10 @@ fn select_on_column(
             return Ok(kernel);
         }
     }
+    let kernel = select_typed(leaf, column, selection);
+    if kernel.is_some() {
+        return Ok(kernel);
+    }
     // The same test on a single value. It does not descend into arrays, so those are tested on rows.
     let test = match leaf {
         MatchExpression::Compare(_) => None,
@@ -320,6 +327,55 @@ fn select_on_column(
             }
             Ok(Some(Selection::from_rows(rows)))
         }
+    }
+}
+
+/// Tests a column of numbers, dates or other scalars of one type: for presence, or for a few values. `None` if there is no kernel.
+fn select_typed(
+    leaf: &MatchExpression,
+    column: &ColumnBlock,
+    selection: &Selection,
+) -> Option<Selection> {
+    let is_scalar = matches!(
+        column.data(),
+        BlockData::Int32(_)
+            | BlockData::Int64(_)
+            | BlockData::ShortInt64(_)
+            | BlockData::Double(_)
+            | BlockData::DateTime(_)
+            | BlockData::Bool(_)
+            | BlockData::Timestamp(_)
+            | BlockData::ObjectId(_)
+    );
+    if !is_scalar {
+        return None;
+    }
+    let where_missing = |is: bool| match column.presence() {
+        None if is => Selection::none(),
+        None => selection.clone(),
+        Some(_) => selection.filter(|row| column.is_missing(row as usize) == is),
+    };
+    match leaf {
+        MatchExpression::Exists(_) => Some(where_missing(false)),
+        MatchExpression::Compare(Comparison {
+            op: CompareOp::Eq,
+            value: Value::Null,
+            ..
+        }) => Some(where_missing(true)),
+        // Scalars match no pattern.
+        MatchExpression::In(list) if list.values().len() <= IN_KERNELS_MAX => {
+            let mut left = selection.clone();
+            for value in list.values() {
+                let taken = match value {
+                    // Not taken before: no other value is equal to null.
+                    Value::Null => where_missing(true),
+                    value => select_compare(column, CompareOp::Eq, value, &left)?,
+                };
+                left = without(&left, &taken);
+            }
+            Some(without(selection, &left))
+        }
+        _ => None,
     }
 }
 

@@ -19,6 +19,7 @@ use nilometer_bson::{Value, ValueRef};
 
 use super::arithmetic::order_of_doubles;
 use super::compare::select_compare;
+use super::filter::without;
 use crate::error::Result;
 use crate::eval::matcher::CompareOp;
 use crate::eval::sort_key::{SortBy, SortKey, SortPart, SortPattern};
@@ -246,7 +247,7 @@ impl<'p> SortEnd<'p> {
         // NaN sorts before all numbers, and no comparison selects it.
         let wanted = match is_descending {
             true => select(CompareOp::Gt)?,
-            false => all_but(present, &select(CompareOp::Gte)?),
+            false => without(present, &select(CompareOp::Gte)?),
         };
         // A bound between two values of the type is equal to none.
         let equal = select(CompareOp::Eq).or_else(|| is_fraction(bound).then(Selection::none))?;
@@ -374,19 +375,6 @@ fn common_type(column: &ColumnBlock) -> Option<CanonicalType> {
 
 fn is_fraction(bound: &Value) -> bool {
     matches!(bound, Value::Double(bound) if bound.fract() != 0.0)
-}
-
-/// Returns the rows of `all` that are not in `some`, a part of it.
-fn all_but(all: &Selection, some: &Selection) -> Selection {
-    if some.is_empty() {
-        return all.clone();
-    }
-    let mut at = 0;
-    all.filter(|row| {
-        let is_in = some.get(at) == Some(row);
-        at += usize::from(is_in);
-        !is_in
-    })
 }
 
 /// Returns the rows of two selections without common rows.

@@ -5,7 +5,7 @@ use crate::eval::Dependencies;
 use crate::eval::accumulator::AccumulatorKind as K;
 use crate::eval::expression::Expression;
 use crate::query::batch::MeasurementShape;
-use crate::query::pipeline::GroupStage;
+use crate::query::pipeline::{GroupStage, Stage};
 use crate::query::planner::physical::{
     BucketInput, Input, PhysicalPlan, PhysicalStage, is_constant, time_bins,
 };
@@ -15,7 +15,7 @@ use crate::query::source::BucketEntries;
 /// Reads buckets by their summaries where few of their columns are needed.
 ///
 /// Conditions: the first stage behind `$match` and `$project` reads the scan within one command. It is a `$group` that reads no
-/// whole documents, or a sort with a limit whose reading no order of the buckets ends. The buckets are those of a range of ids. They
+/// whole documents, a sort with a limit whose reading no order of the buckets ends, or a `$facet`. The buckets are those of a range of ids. They
 /// may be a list that an index found if the `$group` is the first stage, its bins of time are at least as long as buckets, and each
 /// accumulator is a count, a function of metadata, or `$sum`, `$avg`, `$min` or `$max` of a field. A bucket that a filter cuts, that
 /// spans two groups, or whose summary does not suffice is read when one of its columns is requested.
@@ -31,7 +31,7 @@ impl PhysicalRule for SummariesOfBuckets {
             return false;
         };
         let reads_all = input.limit.is_none() && input.sample.is_none();
-        if !reads_all || !input.unpack.computed.is_empty() {
+        if !reads_all {
             return false;
         }
         let is_step = |stage: &&PhysicalStage| {
@@ -43,12 +43,14 @@ impl PhysicalRule for SummariesOfBuckets {
             Some(PhysicalStage::Group(group)) => {
                 let reads_fields =
                     is_range && group.in_order.is_none() && reads_fields(&group.stage);
-                reads_fields || (steps == 0 && reads_totals(input, &group.stage))
+                let is_first = steps == 0 && input.unpack.computed.is_empty();
+                reads_fields || (is_first && reads_totals(input, &group.stage))
             }
             Some(PhysicalStage::Sort(sort)) => {
                 let is_by_rows = sort.arrival.is_none() && sort.buckets.is_none();
                 is_range && is_by_rows && sort.stage.limit.is_some()
             }
+            Some(PhysicalStage::Plain(Stage::Facet(_))) => is_range,
             _ => false,
         };
         input.buckets.summaries
