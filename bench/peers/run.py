@@ -1,6 +1,6 @@
 """Runs the peers over the data of a benchmark and prints them beside Nilometer: called by `cargo xtask bench --peers`.
 
-    python run.py tsbs|jsonbench|rtabench FOLDER [--threads N] [--query-seconds N] [--rounds N]
+    python run.py tsbs|jsonbench|rtabench|wide FOLDER [--threads N] [--query-seconds N] [--rounds N]
 
 FOLDER holds `nilometer.json`, the figures of Nilometer, and `export/`, the data. The exit status is 1 if an answer of
 any database was wrong.
@@ -78,7 +78,7 @@ def document_table(nilometer, peer):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("set", choices=["tsbs", "jsonbench", "rtabench"])
+    parser.add_argument("set", choices=["tsbs", "jsonbench", "rtabench", "wide"])
     parser.add_argument("folder")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--query-seconds", type=float, default=60, help="at most so long for one query of one database")

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::process::{Outcome, cargo, read, root, run, target_folder};
 
 /// Programs of the crate besides the load generator, each with the peers' name of its set.
-const SETS: [&str; 2] = ["jsonbench", "rtabench"];
+const SETS: [&str; 3] = ["jsonbench", "rtabench", "wide"];
 
 /// The flag that the peers are measured, too.
 const PEERS: &str = "--peers";

@@ -60,7 +60,7 @@ cargo xtask TASK
   deny                      licences, sources and advisories of dependencies (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   the cost of connections, TLS and authorization
-  bench [SET] ARGS...       the load generator, or jsonbench or rtabench, optimised (ARGS: see its `--help`)
+  bench [SET] ARGS...       the load generator, jsonbench, rtabench or wide, optimised (ARGS: see its `--help`)
   bench [SET] --peers ARGS... [--threads N] [--query-seconds N] [--rounds N]
                             the same beside DuckDB (and ClickHouse) over the same data, in one table
 ";

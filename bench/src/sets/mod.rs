@@ -16,6 +16,7 @@ mod questions;
 mod report;
 pub mod rtabench;
 mod run;
+pub mod wide;
 
 pub use report::SetReport;
 
