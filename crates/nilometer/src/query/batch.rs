@@ -151,7 +151,8 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// Rows of a block, in ascending order; in that of their groups within a `$group`.
+/// Rows of a block, in ascending order. Within a `$group` they may be in the order of their groups: such a selection is only read,
+/// and not made smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Contiguous rows: columns can be read as slices.

@@ -16,6 +16,7 @@ mod index_answers;
 mod indexed_answers;
 mod indexed_changes;
 mod interrupts;
+mod keys_by_values;
 mod language;
 mod long_keys;
 mod long_scans;

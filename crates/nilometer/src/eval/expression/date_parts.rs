@@ -151,6 +151,13 @@ impl DatePart<'_> {
         self.zone.to_local(ms).div_euclid(self.span_ms)
     }
 
+    /// True if all dates between two have the same part.
+    pub(crate) fn is_same(&self, min: i64, max: i64) -> bool {
+        // Local time goes back once in some zones, within less than a day.
+        let is_steady = !matches!(self.zone, TimeZone::Named { .. });
+        is_steady && self.span_of(min) == self.span_of(max)
+    }
+
     /// Returns the part of a date.
     pub(crate) fn of(&self, ms: i64) -> i32 {
         int_part(self.name, CivilDateTime::from_ms(self.zone.to_local(ms)))

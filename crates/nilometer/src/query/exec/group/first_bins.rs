@@ -161,8 +161,7 @@ impl Frontier {
         Ok(is_settled)
     }
 
-    /// Returns the measurements of a batch after `steps`, and those that may belong to one of the
-    /// first bins, to any without a frontier.
+    /// Returns a batch after `steps`: of its measurements those that may belong to one of the first bins, all without a frontier.
     pub(super) fn part_of(
         frontier: Option<&mut Self>,
         batch: Batch,

@@ -34,6 +34,10 @@ pub(crate) struct KeyForm {
     pub(crate) names: Option<Vec<Arc<str>>>,
     /// The part that is the bin of the time.
     pub(crate) bin: Option<usize>,
+    /// The parts that differ between the rows of a block, each with the only column it reads.
+    pub(crate) rows: Vec<(usize, Option<Box<str>>)>,
+    /// The field whose values the constant parts read.
+    pub(crate) meta_field: Option<Arc<str>>,
 }
 
 impl KeyForm {
@@ -138,6 +142,12 @@ impl Keys {
     /// Returns the number of groups.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Forgets what finds groups: none is added any more.
+    pub(super) fn finish(&mut self) {
+        self.rows = RowKeys::default();
+        self.metas = MetasMet::default();
     }
 
     /// Removes all groups.

@@ -10,6 +10,7 @@
 //! vectorized    adds runs of a block to the same states, by the same steps
 //! bucket_runs   adds many whole buckets by the summaries they share
 //! top_by_time   $top and $bottom by time: one row of a run
+//! top_by_value  the same by values: few rows of a run
 //! from_bounds   adds whole buckets by their headers, without their columns
 //! parallel      several threads fill tables of parts of the input; the parts are merged in input order
 //! streaming     over sorted input: a group is complete when its key has passed
@@ -38,6 +39,7 @@ mod settled_bins;
 mod states;
 pub mod streaming;
 pub(crate) mod top_by_time;
+mod top_by_value;
 pub mod vectorized;
 
 use std::cmp::Ordering;
@@ -243,7 +245,8 @@ struct Finished {
 }
 
 impl Finished {
-    fn of(table: Table, rows: RowMaker, cx: &ExecContext<'_>) -> Self {
+    fn of(mut table: Table, rows: RowMaker, cx: &ExecContext<'_>) -> Self {
+        table.keys.finish();
         let groups: Vec<u32> = (0..).take(table.keys.len()).collect();
         Self {
             rows,

@@ -57,6 +57,13 @@ impl RowPart {
     }
 }
 
+impl RowPart {
+    /// Returns the column it reads, if it reads no other field.
+    pub(super) fn column(&self) -> Option<&str> {
+        self.column.as_deref()
+    }
+}
+
 /// The results of a part by the values it reads.
 enum Results<'p, 'c> {
     /// The values themselves.
@@ -594,7 +601,7 @@ mod tests {
             f64::NAN.into(),
             (-0.0).into(),
             0.into(),
-            array![1].into(),
+            array![1],
         ];
         let one = |at: i32| {
             let mut out = DocumentBuilder::new();

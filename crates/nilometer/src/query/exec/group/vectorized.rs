@@ -36,12 +36,15 @@ use crate::query::exec::group::Table;
 use crate::query::exec::group::keys::KeyForm;
 use crate::query::exec::group::row_keys::{RECENT, RowPart, find_row_runs, recent_place};
 use crate::query::exec::group::top_by_time::Ranking;
+use crate::query::exec::group::top_by_value;
 use crate::query::exec::vector::arithmetic::{computed, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
-use crate::query::exec::vector::rows_before::SortEnd;
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{TimeBin, TimeBins, is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
+
+/// Rows of a run from which on repeated values are looked for before they are added to a set.
+const DISTINCT_MIN: usize = 64;
 
 /// Adds blocks to a [`Table`].
 pub(crate) struct BlockGroup {
@@ -212,6 +215,16 @@ fn parts_by_bin(
     Some((parts, bins))
 }
 
+/// Returns the places of the parts that differ between the rows of a block, with the column each reads.
+fn row_parts(parts: &[KeyPart]) -> Vec<(usize, Option<Box<str>>)> {
+    let parts = parts.iter().enumerate();
+    let rows = parts.filter_map(|(at, part)| match part {
+        KeyPart::Row(part) => Some((at, part.column().map(Box::from))),
+        KeyPart::Constant(_) | KeyPart::Bin => None,
+    });
+    rows.collect()
+}
+
 /// Returns the parts of any other key; `None` if one must be evaluated on whole documents.
 fn parts_by_row(expressions: &[&Expression], shape: &MeasurementShape) -> Option<Vec<KeyPart>> {
     let part = |expression: &&Expression| match is_constant(expression, shape) {
@@ -265,6 +278,8 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<BlockGroupPlan> 
         form: Arc::new(KeyForm {
             names,
             bin: parts.iter().position(|part| matches!(part, KeyPart::Bin)),
+            rows: row_parts(&parts),
+            meta_field: shape.meta_field.clone(),
         }),
         parts,
         bins,
@@ -482,7 +497,8 @@ fn accumulate(
             },
             Input::Ranked => {}
             Input::Rows if spec.sort().is_some() => {
-                add_sorted(plan, (at, spec), block, runs, table, cx)?;
+                let fields = plan.row_fields.clone().unwrap_or_default();
+                top_by_value::accumulate((at, spec), &fields, block, runs, table, cx)?;
             }
             Input::Rows if add_computed(spec, at, block, runs, table, cx)? => {}
             Input::Rows => {
@@ -502,39 +518,6 @@ fn accumulate(
                 }
             }
         }
-    }
-    Ok(())
-}
-
-/// Adds those rows of each run whose sort key may matter.
-fn add_sorted(
-    plan: &BlockGroupPlan,
-    (at, spec): (usize, &AccumulatorSpec),
-    block: &MeasurementBlock,
-    runs: &[GroupRun],
-    table: &mut Table,
-    cx: &ExecContext<'_>,
-) -> Result<()> {
-    for run in runs {
-        let mut part = MeasurementBlock {
-            selection: block.selection.part(run.rows.clone()),
-            ..block.clone()
-        };
-        if let Some(state) = table.state(run.group, at)
-            && let Some(ranks) = spec.ranks(state)
-        {
-            let end = SortEnd::new(ranks.sort, ranks.last);
-            part.selection = end.rows(&part, ranks.edge, ranks.count)?;
-        }
-        if part.selection.is_empty() {
-            continue;
-        }
-        let fields = plan.row_fields.clone().unwrap_or_default();
-        let rows = narrowed(&part, fields).to_rows()?;
-        table.change(run.group, at, spec, |state| {
-            let mut rows = rows.iter();
-            rows.try_for_each(|row| spec.add(state, row.as_ref(), &cx.eval))
-        })?;
     }
     Ok(())
 }
@@ -635,6 +618,11 @@ fn add_distinct(
     column: &ColumnBlock,
     rows: Range<usize>,
 ) -> Result<()> {
+    if rows.len() < DISTINCT_MIN {
+        return rows
+            .into_iter()
+            .try_for_each(|row| spec.add_value(state, column.value(row)));
+    }
     let mut met = [None; RECENT];
     for row in rows {
         let bits = match column.data() {

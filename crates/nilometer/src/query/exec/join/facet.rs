@@ -3,15 +3,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nilometer_bson::order::{CanonicalType, canonical_type};
 use nilometer_bson::{DocumentBuilder, ValueRef};
 
 use crate::error::{Error, Result, location};
-use crate::query::batch::Batch;
+use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::exec::build::Builder;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::spill::{RunWriter, SpilledRun};
 use crate::query::exec::{BoxOperator, ExecContext, Operator, RowBatch, next_filled};
 use crate::query::pipeline::Stage;
+use crate::query::source::shown_columns;
 
 /// The maximum size of the output document. It may be larger than one that a client can receive: a later stage may take it
 /// apart.
@@ -55,6 +57,7 @@ impl FacetInput {
                 write(batch, file)?;
                 continue;
             }
+            let batch = kept(batch)?;
             let counted = memory.add(memory_bytes(&batch));
             gathered.batches.push(batch);
             match (counted, &cx.settings.spill) {
@@ -104,6 +107,25 @@ impl FacetInput {
 fn write(batch: Batch, file: &mut RunWriter) -> Result<()> {
     let rows = batch.into_rows()?;
     rows.iter().try_for_each(|row| file.push(row))
+}
+
+/// Returns the batch as it is kept: a block only if all values it shows are of a fixed width.
+fn kept(batch: Batch) -> Result<Batch> {
+    match batch {
+        Batch::Block(block) if !has_fixed_width(&block) => Ok(Batch::Rows(block.to_rows()?)),
+        batch => Ok(batch),
+    }
+}
+
+fn has_fixed_width(block: &MeasurementBlock) -> bool {
+    let bucket = &block.bucket;
+    shown_columns(&**bucket).all(|(_, name)| {
+        // Values between two numbers are numbers.
+        let kind = |bound| canonical_type(bound);
+        let (min, max) = (kind(bucket.min(name)), kind(bucket.max(name)));
+        !block.shape.shows_column(name)
+            || (min == max && matches!(min, CanonicalType::Number | CanonicalType::Date))
+    })
 }
 
 /// Returns the bytes counted for a batch: for a block those of the columns it shows, decoded.

@@ -8,7 +8,7 @@ use nilometer_bson::Document;
 use super::row_by_row::OneByOne;
 use crate::error::Result;
 use crate::eval::projection::ProjectionInput;
-use crate::query::batch::{Batch, MeasurementShape};
+use crate::query::batch::{Batch, FieldSet, MeasurementShape};
 use crate::query::exec::vector::computed_columns::over_block;
 use crate::query::exec::{BlockStep, BlockSteps, BoxOperator, ExecContext, Operator, next_filled};
 use crate::query::pipeline::{ProjectKind, ProjectStage};
@@ -101,6 +101,16 @@ fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Re
     }
 }
 
+/// True if the stage keeps, drops and computes top-level fields only: other stages change rows, a few at a time.
+fn changes_whole_fields(stage: &ProjectStage) -> bool {
+    let any = MeasurementShape {
+        time_field: "".into(),
+        meta_field: None,
+        fields: FieldSet::All,
+    };
+    stage.narrows(&any.fields).is_some() || stage.shown_behind(&any).is_some()
+}
+
 /// The stage, applied to whole batches.
 pub(crate) struct ProjectStep(pub(crate) ProjectStage);
 
@@ -130,6 +140,9 @@ impl Operator for Project {
     }
 
     fn defer_steps(&mut self) -> Option<BlockSteps> {
+        if !changes_whole_fields(&self.stage) {
+            return None;
+        }
         let steps = self.input.defer_steps()?;
         self.is_deferred = true;
         Some(steps.and_then(ProjectStep(self.stage.clone())))

@@ -367,15 +367,28 @@ fn first_few(
         }
     }
     // Blocks are released: those of a scan by summaries hold its snapshot.
-    let mut rows = Vec::with_capacity(best.heap.len());
-    for entry in best.heap.into_sorted_vec() {
-        best.memory.release(entry.row.memory_bytes());
+    let mut sorted = best.heap.into_sorted_vec().into_iter();
+    let mut rows = Vec::with_capacity(sorted.len());
+    for entry in sorted.by_ref() {
+        cx.operation.check_interrupt()?;
+        best.memory
+            .release(entry.row.memory_bytes() + entry.key.memory_bytes());
         let row = Row::Document(entry.row.into_document()?);
         let counted = best.memory.add(row.memory_bytes());
-        if cx.settings.spill.is_none() {
-            counted?;
-        }
         rows.push(row);
+        match (counted, &cx.settings.spill) {
+            (Ok(()), _) => {}
+            (Err(exceeded), None) => return Err(exceeded),
+            (Err(_), Some(_)) => break,
+        }
+    }
+    if sorted.len() > 0 || best.memory.is_exceeded() {
+        let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
+        best.memory.clear();
+        for row in rows.into_iter().chain(sorted.map(|entry| entry.row)) {
+            sorter.add(row.into_document()?, cx)?;
+        }
+        return everything(sorter, input, Some(limit), cx).map(SortOutput::Everything);
     }
     Ok(SortOutput::Rows(rows.into_iter(), best.memory))
 }

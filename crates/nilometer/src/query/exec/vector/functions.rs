@@ -5,6 +5,7 @@
 
 use nilometer_bson::Value;
 use nilometer_bson::block::BlockData;
+use nilometer_bson::path::FieldPath;
 
 use super::arithmetic::{Rows, Vector, choose, has_kernels};
 use crate::eval::expression::{Expression, Operation};
@@ -90,6 +91,17 @@ impl Rows<'_, '_> {
 
     fn date_part(&self, operation: &Operation) -> Option<Vector> {
         let part = operation.date_part()?;
+        let shape = &self.block.shape;
+        let is_time = |path: &&FieldPath| {
+            path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field)
+        };
+        // The bounds of the bucket may tell, without its times.
+        if part.date.as_field_path().filter(is_time).is_some()
+            && let (Some(min), Some(max)) = self.block.time_bounds()
+            && part.is_same(min, max)
+        {
+            return Some(Vector::Int(vec![part.of(min); self.block.selection.len()]));
+        }
         let Vector::Date(dates) = self.vector(part.date)? else {
             return None;
         };

@@ -23,11 +23,11 @@ use super::filter::without;
 use crate::error::Result;
 use crate::eval::matcher::CompareOp;
 use crate::eval::sort_key::{SortBy, SortKey, SortPart, SortPattern};
-use crate::query::batch::{MeasurementBlock, Selection};
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 
-/// Fields other than the time by which a sort may order, at most: with three, a row that one of them excludes may have arrays
-/// in the others, which is an error.
-const FIELDS_MAX: usize = 2;
+/// Fields other than the time behind the first one by which a sort may order, at most: with two, a row that the first excludes may
+/// have arrays in both, which is an error.
+const FURTHER_MAX: usize = 1;
 
 /// An end of the rows in the order of a pattern.
 #[derive(Clone, Copy)]
@@ -72,9 +72,7 @@ impl<'p> SortEnd<'p> {
         worst: Option<&SortKey>,
         count: usize,
     ) -> Result<Selection> {
-        let is_time = |part: &&SortPart| matches!(&part.by, SortBy::Field(path) if path.as_str() == &*block.shape.time_field);
-        let parts = self.pattern.parts();
-        if parts.len() - parts.iter().filter(is_time).count() > FIELDS_MAX {
+        if !self.may_leave_out(&block.shape) {
             return Ok(block.selection.clone());
         }
         let mut rows = block.selection.clone();
@@ -85,6 +83,23 @@ impl<'p> SortEnd<'p> {
             rows = self.rows_beyond(worst, 0, block, &rows)?;
         }
         self.best(count, 0, block, &rows)
+    }
+
+    /// False if the key of a row that is left out may be an error.
+    fn may_leave_out(&self, shape: &MeasurementShape) -> bool {
+        let mut further = 0;
+        for (at, part) in self.pattern.parts().iter().enumerate() {
+            let SortBy::Field(path) = &part.by else {
+                return false;
+            };
+            let is_meta = shape.meta_field.as_deref() == Some(path.first());
+            // A number in a path may name an element and a member.
+            if path.len() > 1 && !is_meta {
+                return false;
+            }
+            further += usize::from(at > 0 && path.as_str() != &*shape.time_field);
+        }
+        further <= FURTHER_MAX
     }
 
     /// Returns the best rows of `selection`, equal in all parts before `at`.
@@ -162,7 +177,7 @@ impl<'p> SortEnd<'p> {
     /// Returns how a value sorts relative to a bound of a part: less if it is wanted.
     fn order(&self, part: &SortPart, value: ValueRef<'_>, bound: &Value) -> Ordering {
         let value = match value {
-            ValueRef::Missing | ValueRef::Undefined => ValueRef::Null,
+            ValueRef::Missing => ValueRef::Null,
             value => value,
         };
         let collator = self.pattern.collator();
@@ -273,7 +288,8 @@ impl<'p> SortEnd<'p> {
         if !is_number(min) || !is_number(max) {
             return Ok(true);
         }
-        let best = match part.descending != self.last {
+        let is_descending = part.descending != self.last;
+        let best = match is_descending {
             true => max,
             // A measurement without the field would sort before.
             false if !has_all_numbers(block, name)? => return Ok(true),
@@ -283,7 +299,7 @@ impl<'p> SortEnd<'p> {
             Ordering::Less => true,
             Ordering::Equal => self.last || self.pattern.parts().len() > 1,
             // A missing value is less than any number.
-            Ordering::Greater => self.order(part, ValueRef::Missing, key).is_le(),
+            Ordering::Greater => is_descending && self.order(part, ValueRef::Missing, key).is_le(),
         })
     }
 }
@@ -420,7 +436,7 @@ mod tests {
                         "a".into(),
                         Value::Null,
                         2.5.into(),
-                        array![1, 9].into(),
+                        array![1, 9],
                     ][at % 5]
                         .clone(),
                 );
