@@ -20,6 +20,8 @@ pub mod wide;
 
 pub use report::SetReport;
 
+use std::process::ExitCode;
+
 use crate::options::Options;
 use crate::target::{Outcome, Target};
 
@@ -103,6 +105,27 @@ impl SetOptions {
             layout,
             export,
         })
+    }
+}
+
+/// Runs a set as a program of this name, with the arguments of the process.
+#[allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program talks to its terminal"
+)]
+pub fn run_program(
+    name: &str,
+    run: impl FnOnce(&[String], &mut dyn FnMut(&str)) -> Outcome<bool>,
+) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments, &mut |text| print!("{text}")) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("{name}: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
 

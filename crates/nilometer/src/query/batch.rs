@@ -527,6 +527,16 @@ impl MeasurementBlock {
         }
     }
 
+    /// Returns about the bytes of all measurements of the bucket with the columns they show decoded, if these hold numbers or dates;
+    /// at least those of the stored bucket.
+    pub(crate) fn decoded_bytes(&self) -> usize {
+        let bucket = &self.bucket;
+        let columns = bucket.columns().iter();
+        let shown = columns.filter(|name| self.shape.shows_column(name)).count();
+        let decoded = bucket.count() as usize * shown * size_of::<f64>();
+        decoded.max(bucket.stored_bytes())
+    }
+
     /// Returns the measurements as documents.
     pub fn to_rows(&self) -> Result<Vec<Document>> {
         self.rows_of(&self.selection)

@@ -14,6 +14,7 @@
 //! from block to block, up to a limit, with the groups of the table they belong to.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nilometer_bson::block::{BlockData, ColumnBlock};
@@ -146,7 +147,7 @@ impl PartNumbers {
     fn of_other(&mut self, value: ValueRef<'_>, result: &Results<'_, '_>) -> Result<u32> {
         let key = bson(value);
         if let Some(number) = self.others.get(key.as_bytes()) {
-            return Ok::<u32, crate::error::Error>(*number);
+            return Ok(*number);
         }
         let number = self.of_new(value, result)?;
         self.bytes += 2 * key.as_bytes().len();
@@ -163,9 +164,8 @@ impl PartNumbers {
         cx: &ExecContext<'_>,
     ) -> Result<()> {
         let Some(name) = part.column.as_deref() else {
-            let column = column_of(&part.expression, block, cx)?;
-            let missing = || ColumnBlock::missing(block.bucket.count() as usize);
-            let column = column.map_or_else(missing, |column| (*column).clone());
+            let missing = || Arc::new(ColumnBlock::missing(block.bucket.count() as usize));
+            let column = column_of(&part.expression, block, cx)?.unwrap_or_else(missing);
             return self.of_column(&column, &block.selection, out, &Results::Values);
         };
         let path = part.expression.as_field_path();
@@ -228,13 +228,13 @@ impl PartNumbers {
             }
         }
         // Numbers of the codes of a dictionary.
-        let mut of_codes: Vec<Option<u32>> = Vec::new();
+        let values = column.as_dictionary().map_or(0, |(_, values)| values.len());
+        let mut of_codes: Vec<Option<u32>> = vec![None; values];
         for at in 0..selection.len() {
             let row = selection.get(at).unwrap_or_default() as usize;
             let value = column.value(row);
             let number = match column.as_dictionary() {
-                Some((codes, values)) if !column.is_missing(row) => {
-                    of_codes.resize(values.len(), None);
+                Some((codes, _)) if !column.is_missing(row) => {
                     let code = codes.get(row).map_or(0, |code| *code as usize);
                     let known = of_codes.get(code).copied().flatten();
                     let number = match known {
@@ -570,8 +570,6 @@ pub(super) fn find_row_runs(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use nilometer_bson::{array, doc};
 
     use super::*;

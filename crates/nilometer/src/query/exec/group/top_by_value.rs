@@ -26,10 +26,13 @@ pub(super) fn accumulate(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
+    // The fields include those of the sort.
+    let MeasurementBlock { bucket, shape, .. } = narrowed(block, fields.clone());
     for run in runs {
         let mut part = MeasurementBlock {
+            bucket: Arc::clone(&bucket),
+            shape: Arc::clone(&shape),
             selection: block.selection.part(run.rows.clone()),
-            ..block.clone()
         };
         if let Some(state) = table.state(run.group, at)
             && let Some(ranks) = spec.ranks(state)
@@ -45,7 +48,7 @@ pub(super) fn accumulate(
         if part.selection.is_empty() {
             continue;
         }
-        let rows = narrowed(&part, fields.clone()).to_rows()?;
+        let rows = part.to_rows()?;
         table.change(run.group, at, spec, |state| {
             let mut rows = rows.iter();
             rows.try_for_each(|row| spec.add(state, row.as_ref(), &cx.eval))

@@ -22,9 +22,6 @@ const DOCUMENT_BYTES_MAX: usize = 100 * 1024 * 1024;
 /// Bytes counted for a block in addition to its columns.
 const BLOCK_OVERHEAD: usize = 1024;
 
-/// Bytes of a decoded value.
-const VALUE_BYTES: usize = 8;
-
 /// Several pipelines over one input.
 pub struct Facet {
     input: Option<BoxOperator>,
@@ -132,13 +129,7 @@ fn has_fixed_width(block: &MeasurementBlock) -> bool {
 fn memory_bytes(batch: &Batch) -> usize {
     match batch {
         Batch::Rows(rows) => rows.iter().map(|row| row.as_bytes().len()).sum(),
-        Batch::Block(block) => {
-            let bucket = &block.bucket;
-            let shown = bucket.columns().iter();
-            let shown = shown.filter(|name| block.shape.shows_column(name)).count();
-            let decoded = bucket.count() as usize * shown * VALUE_BYTES;
-            BLOCK_OVERHEAD + decoded.max(bucket.stored_bytes())
-        }
+        Batch::Block(block) => BLOCK_OVERHEAD + block.decoded_bytes(),
     }
 }
 

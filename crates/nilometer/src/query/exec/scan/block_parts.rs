@@ -29,9 +29,6 @@ const PART_BYTES_MAX: usize = BATCH_BYTES_MAX;
 /// Parts that a cursor keeps, at most, however many threads there are.
 const PARTS_MAX: usize = 16;
 
-/// Bytes of a decoded number.
-const VALUE_BYTES: usize = 8;
-
 type Blocks = Vec<MeasurementBlock>;
 
 /// Returns the blocks of its input with the measurements selected and the columns decoded.
@@ -104,7 +101,7 @@ impl BlockParts {
             cx.operation.pace()?;
             match self.input.next(cx) {
                 Ok(Some(Batch::Block(block))) => {
-                    bytes += bytes_of(&block);
+                    bytes += block.decoded_bytes();
                     blocks.push(block);
                 }
                 // A scan whose selection is deferred has no other rows than those of an empty batch.
@@ -120,13 +117,6 @@ impl BlockParts {
         }
         Ok(blocks)
     }
-}
-
-/// Returns about the memory of a block with its columns decoded.
-fn bytes_of(block: &MeasurementBlock) -> usize {
-    let bucket = &block.bucket;
-    let decoded = bucket.count() as usize * bucket.columns().len() * VALUE_BYTES;
-    decoded.max(bucket.stored_bytes())
 }
 
 /// Selects the measurements of some blocks, and decodes what they show. Blocks without selected measurements are left out.

@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::eval::matcher::CompareOp;
 use crate::eval::sort_key::{SortBy, SortKey, SortPart, SortPattern};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::source::place_of;
 
 /// Fields other than the time behind the first one by which a sort may order, at most: with two, a row that the first excludes may
 /// have arrays in both, which is an error.
@@ -112,6 +113,9 @@ impl<'p> SortEnd<'p> {
     ) -> Result<Selection> {
         if selection.len() <= count {
             return Ok(selection.clone());
+        }
+        if count == 0 {
+            return Ok(Selection::none());
         }
         let Some(part) = self.pattern.parts().get(at) else {
             let from = if self.last {
@@ -364,8 +368,7 @@ fn nth(
 
 /// True if it is known without decoding that all measurements of the bucket have a number as this field.
 fn has_all_numbers(block: &MeasurementBlock, name: &str) -> Result<bool> {
-    let columns = block.bucket.columns();
-    let Some(at) = columns.iter().position(|known| **known == *name) else {
+    let Some(at) = place_of(block.bucket.columns(), name) else {
         return Ok(false);
     };
     if !block.bucket.has_total_at(at) {
