@@ -175,6 +175,16 @@ fn run_placed(
         let Some(wanted) = outcome.as_ref().err().and_then(version_asked) else {
             break;
         };
+        if spec.name == "getMore" {
+            // Some documents were returned by the earlier placement, and the cursor is gone.
+            return Err(Error::new(
+                ErrorCode::QueryPlanKilled,
+                format!(
+                    "the documents of {} moved between partitions while the query ran",
+                    wanted.namespace
+                ),
+            ));
+        }
         let clock = Arc::clone(&database.services().clock);
         let mut operation = OperationContext::internal(clock, "admin");
         let max_time_ms = request.body.get("maxTimeMS").as_exact_i64();

@@ -92,6 +92,9 @@ pub trait PartitionSource: Send + Sync {
 
 /// The documents that a partition returns for a part. Dropped before its end, it ends the work of the partition.
 pub trait PartitionCursor: Send {
+    /// Waits until the partition has started the part: no later change of where documents are makes it refuse the part.
+    fn wait_for_start(&mut self, operation: &OperationContext) -> Result<()>;
+
     /// Waits for the next documents and returns them; `None` at the end, and on every later call.
     fn next(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>>;
 }

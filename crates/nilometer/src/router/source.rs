@@ -68,6 +68,7 @@ impl PartitionSource for RoutedCollection {
             partition,
             session,
             pending: None,
+            first: None,
             is_finished: false,
         };
         let mut request = Request::new(partition::command(
@@ -124,16 +125,25 @@ struct PartCursor {
     /// The session of this part alone, so that ending it ends what runs.
     session: SessionId,
     pending: Option<Box<dyn PendingReply>>,
+    /// The first reply, from when the part has started until its documents are read.
+    first: Option<Document>,
     is_finished: bool,
 }
 
 impl PartitionCursor for PartCursor {
+    fn wait_for_start(&mut self, operation: &OperationContext) -> Result<()> {
+        if let Some(mut pending) = self.pending.take() {
+            self.first = Some(partition::wait(&mut *pending, operation)?);
+        }
+        Ok(())
+    }
+
     fn next(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>> {
-        let Some(pending) = &mut self.pending else {
-            return Ok(None);
+        let reply = match (self.first.take(), self.pending.take()) {
+            (Some(first), _) => first,
+            (None, Some(mut pending)) => partition::wait(&mut *pending, operation)?,
+            (None, None) => return Ok(None),
         };
-        let reply = partition::wait(&mut **pending, operation)?;
-        self.pending = None;
         let (rows, id) = batch_of(&reply)?;
         if id == 0 {
             self.is_finished = true;

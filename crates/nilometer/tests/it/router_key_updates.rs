@@ -297,6 +297,23 @@ fn an_open_cursor_goes_on_while_a_document_moves() {
     assert!((26..=29).contains(&rest), "{rest}");
 }
 
+/// A part that begins after the first reply follows the placement of the query's begin, which the partitions refuse.
+#[test]
+fn a_part_that_begins_after_a_document_has_moved_ends_the_cursor() {
+    let (mut cluster, _) = three();
+    let router = &mut cluster.router;
+    let union = array![doc! {"$unionWith": "c"}];
+    let opened =
+        router.run(doc! {"aggregate": "c", "pipeline": union, "cursor": doc! {"batchSize": 2}});
+    let id = opened.get("cursor").as_document().unwrap().get("id");
+    let id = id.as_exact_i64().unwrap();
+    let update = doc! {"q": doc! {"_id": 29, "k": 9}, "u": doc! {"$set": doc! {"k": 15}}};
+    router.run(numbered(doc! {"update": "c", "updates": array![update]}, 1));
+    let code = router.code(doc! {"getMore": id, "collection": "c"});
+    assert_eq!(code, 175);
+    assert_eq!(router.all(doc! {"find": "c"}).len(), 30);
+}
+
 /// Returns the update of the first document with one key, which gives it another one.
 fn rekey(random: u64, (from, to): (i32, i32), number: i64) -> Document {
     let (q, u) = (

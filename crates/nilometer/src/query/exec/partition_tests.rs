@@ -127,6 +127,10 @@ struct MemoryCursor {
 }
 
 impl PartitionCursor for MemoryCursor {
+    fn wait_for_start(&mut self, _: &OperationContext) -> Result<()> {
+        Ok(())
+    }
+
     fn next(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>> {
         let executor = self.executor.as_mut().map_err(|error| error.clone())?;
         let rows = executor.next_rows(operation)?;
@@ -394,6 +398,9 @@ fn damaged_states_are_errors() {
     }
     struct Once(Option<Document>);
     impl PartitionCursor for Once {
+        fn wait_for_start(&mut self, _: &OperationContext) -> Result<()> {
+            Ok(())
+        }
         fn next(&mut self, _: &OperationContext) -> Result<Option<Vec<Document>>> {
             Ok(self.0.take().map(|row| vec![row]))
         }

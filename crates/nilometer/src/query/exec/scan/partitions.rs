@@ -47,7 +47,11 @@ impl PartitionScan {
         let PartitionsInput { source, part, .. } = &self.input;
         let targets = self.input.targets.iter();
         let cursors = targets.map(|target| source.open(*target, part, cx.operation));
-        let cursors = cursors.collect::<Result<VecDeque<_>>>()?;
+        let mut cursors = cursors.collect::<Result<VecDeque<_>>>()?;
+        // A part that is refused after the first documents were returned could not be asked again elsewhere.
+        for cursor in &mut cursors {
+            cursor.wait_for_start(cx.operation)?;
+        }
         Ok(match &self.input.order {
             Some(pattern) if cursors.len() > 1 => {
                 Opened::Merged(Merge::new(cursors, pattern.clone()))
