@@ -11,7 +11,7 @@ use crate::query::batch::Batch;
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::row::documents::GivenDocuments;
 use crate::query::exec::sort::external_sort::ENTRY_OVERHEAD;
-use crate::query::exec::sort::{LATE_ROWS_MAX, Row};
+use crate::query::exec::sort::first_rows::{LATE_ROWS_MAX, Row};
 use crate::query::exec::{BoxOperator, ExecContext, Operator};
 
 /// Draws `size` documents of its input.

@@ -47,6 +47,8 @@ pub(crate) struct Sorter<O: RowOrder> {
     memory: MemoryGauge,
     entries: Vec<(O::Key, Document)>,
     runs: Vec<SpilledRun>,
+    /// Only so many of the first documents are wanted.
+    limit: usize,
 }
 
 impl<O: RowOrder> Sorter<O> {
@@ -57,7 +59,14 @@ impl<O: RowOrder> Sorter<O> {
             memory,
             entries: Vec::new(),
             runs: Vec::new(),
+            limit: usize::MAX,
         }
+    }
+
+    /// Promises that no more than `limit` documents will be read: runs are cut there.
+    pub(crate) fn with_limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// Adds a document.
@@ -96,14 +105,18 @@ impl<O: RowOrder> Sorter<O> {
             };
             let mut merge = Merge::new(runs, Vec::new(), &mut reading)?;
             let mut writer = RunWriter::new(folder)?;
-            while let Some((_, row)) = merge.next(&mut reading)? {
+            let mut left = self.limit;
+            while left > 0
+                && let Some((_, row)) = merge.next(&mut reading)?
+            {
                 writer.push(&row)?;
+                left -= 1;
             }
             self.runs.push(writer.finish()?);
         }
         self.sort(cx);
         let mut writer = RunWriter::new(folder)?;
-        for (_, row) in self.entries.drain(..) {
+        for (_, row) in self.entries.drain(..).take(self.limit) {
             writer.push(&row)?;
         }
         self.runs.push(writer.finish()?);

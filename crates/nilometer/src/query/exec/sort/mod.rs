@@ -2,7 +2,8 @@
 //! among the first.
 //!
 //! ```text
-//! mod            rows: a heap of the best for small limits, else a full sort
+//! mod            rows: all of them, or what `first_rows` keeps
+//! first_rows     the first rows of a sort with a limit, in memory and in runs
 //! external_sort  any number of rows in bounded memory: sorted runs, merged; `spill` holds the files
 //! bucket_sort    buckets sorted by their headers first, rows only where buckets overlap
 //! block_pool     the same where the consumer takes blocks; overlapping buckets become a `merged_bucket`
@@ -16,35 +17,24 @@
 pub(crate) mod block_pool;
 pub mod bucket_sort;
 pub(crate) mod external_sort;
+pub(in crate::query::exec) mod first_rows;
 pub(crate) mod merged_bucket;
 pub(crate) mod spill;
 #[cfg(test)]
 mod spill_tests;
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-use std::ops::ControlFlow;
-use std::sync::Arc;
 
-use nilometer_bson::{Document, Value, ValueRef};
+use nilometer_bson::{Document, ValueRef};
 
-use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
+use self::external_sort::{RowOrder, Sorted, Sorter};
+use self::first_rows::{Row, first_rows};
 use super::memory::{self, MemoryGauge};
-use super::vector::filter::narrowed;
-use super::vector::rows_before::SortEnd;
-use super::vector::time_rank::SortPrefix;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowBatch, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
-use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
-use crate::query::planner::physical::{BucketArrival, PhysicalSort};
-
-/// Largest limit for which a heap of the best rows is kept; above it everything is sorted and cut.
-const HEAP_LIMIT_MAX: u64 = 100_000;
-
-/// Largest limit for which measurements of blocks are kept as positions. Each position may keep a
-/// bucket with its decoded columns in memory, so their number must be small.
-pub(super) const LATE_ROWS_MAX: usize = 1000;
+use crate::query::batch::{Batch, MeasurementBlock};
+use crate::query::planner::physical::PhysicalSort;
 
 /// Sorts documents.
 pub struct Sort {
@@ -60,35 +50,6 @@ enum SortOutput {
     Everything(Everything),
     /// The input returns its rows in the order of the sort: it, and how many rows are left.
     Ordered(BoxOperator, u64),
-}
-
-/// A document, or a position in a block.
-pub(super) enum Row {
-    /// A finished document.
-    Document(Document),
-    /// A row of a block, which becomes a document when it is returned.
-    InBlock(Arc<MeasurementBlock>, u32),
-}
-
-impl Row {
-    /// Returns the document.
-    pub(super) fn into_document(self) -> Result<Document> {
-        match self {
-            Self::Document(document) => Ok(document),
-            Self::InBlock(block, row) => {
-                let rows = block.rows_of(&Selection::Range(row..row + 1))?;
-                Ok(rows.into_iter().next().unwrap_or_default())
-            }
-        }
-    }
-
-    /// Returns the bytes counted for the row.
-    pub(super) fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
-            Self::InBlock(..) => ENTRY_OVERHEAD,
-        }
-    }
 }
 
 impl Sort {
@@ -109,12 +70,10 @@ impl Operator for Sort {
             let is_ordered = input.order_rows(&self.plan.stage.pattern, cx)?;
             self.given = match limit {
                 limit if is_ordered => SortOutput::Ordered(input, limit.unwrap_or(u64::MAX)),
-                Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    first_few(&mut input, &self.plan, limit, cx)?
-                }
-                limit => {
+                Some(limit) => first_rows(&mut input, &self.plan, limit, cx)?,
+                None => {
                     let sorter = Sorter::new(ByPattern(self.plan.stage.pattern.clone()), gauge(cx));
-                    SortOutput::Everything(everything(sorter, &mut input, limit, cx)?)
+                    SortOutput::Everything(everything(sorter, &mut input, None, cx)?)
                 }
             };
         }
@@ -154,19 +113,6 @@ impl Operator for Sort {
             SortOutput::Ordered(input, left) => *left == 0 || input.is_exhausted(),
         };
         self.input.is_none() && is_empty
-    }
-}
-
-/// True if neither this block nor any later one has a row that sorts before the key `worst`.
-fn is_past(plan: &PhysicalSort, block: &MeasurementBlock, worst: &SortKey) -> bool {
-    let (Some(arrival), Some(Value::DateTime(worst))) = (plan.arrival, worst.values().first())
-    else {
-        return false;
-    };
-    let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
-    match arrival {
-        BucketArrival::OldestFirst => opened_ms > *worst,
-        BucketArrival::NewestFirst { span_ms } => opened_ms.saturating_add(span_ms) < *worst,
     }
 }
 
@@ -220,6 +166,15 @@ pub(super) fn everything(
     while let Some(batch) = next_filled(input, cx)? {
         add_all(&mut sorter, batch, cx)?;
     }
+    finished(sorter, limit, cx)
+}
+
+/// Sorts the content of the sorter, and cuts it at the limit.
+fn finished(
+    sorter: Sorter<ByPattern>,
+    limit: Option<u64>,
+    cx: &ExecContext<'_>,
+) -> Result<Everything> {
     Ok(Everything {
         sorted: sorter.finish(cx)?,
         left: limit.unwrap_or(u64::MAX),
@@ -271,224 +226,6 @@ impl RowOrder for ByPattern {
     }
 }
 
-/// An entry of the heap of best rows; the worst is on top.
-struct HeapEntry<'p> {
-    pattern: &'p SortPattern,
-    key: SortKey,
-    arrival: u64,
-    row: Row,
-}
-
-impl Ord for HeapEntry<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.pattern
-            .compare(&self.key, &other.key)
-            .then(self.arrival.cmp(&other.arrival))
-    }
-}
-
-impl PartialOrd for HeapEntry<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for HeapEntry<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for HeapEntry<'_> {}
-
-/// The sort prefix of the pattern for the block shape met last.
-#[derive(Default)]
-struct Prefixes {
-    known: Option<(Arc<MeasurementShape>, Option<SortPrefix>)>,
-}
-
-impl Prefixes {
-    fn of(
-        &mut self,
-        pattern: &SortPattern,
-        block: &MeasurementBlock,
-        cx: &ExecContext<'_>,
-    ) -> Option<&SortPrefix> {
-        let is_known = self
-            .known
-            .as_ref()
-            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
-        if !is_known {
-            let collator = cx.settings.plan.collator.clone();
-            let prefix = SortPrefix::of(pattern, &block.shape, collator);
-            self.known = Some((Arc::clone(&block.shape), prefix));
-        }
-        self.known.as_ref().and_then(|(_, prefix)| prefix.as_ref())
-    }
-}
-
-/// Returns the first few rows. If even these exceed the memory limit, everything is sorted externally.
-fn first_few(
-    input: &mut BoxOperator,
-    plan: &PhysicalSort,
-    limit: u64,
-    cx: &ExecContext<'_>,
-) -> Result<SortOutput> {
-    let pattern = &plan.stage.pattern;
-    let mut best = Best {
-        plan,
-        limit: usize::try_from(limit).unwrap_or(usize::MAX),
-        heap: BinaryHeap::new(),
-        arrivals: 0,
-        memory: gauge(cx),
-        prefixes: Prefixes::default(),
-    };
-    while let Some(batch) = next_filled(input, cx)? {
-        match batch {
-            Batch::Rows(rows) => {
-                for document in rows {
-                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    best.offer(key, cx, || Row::Document(document.clone()))?;
-                }
-            }
-            Batch::Block(block) => {
-                if best.offer_block(block, cx)?.is_break() {
-                    break;
-                }
-            }
-        }
-        if best.memory.is_exceeded() {
-            let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
-            // In sort order, so that equal keys keep their input order.
-            for entry in best.heap.into_sorted_vec() {
-                sorter.add(entry.row.into_document()?, cx)?;
-            }
-            return everything(sorter, input, Some(limit), cx).map(SortOutput::Everything);
-        }
-    }
-    // Blocks are released: those of a scan by summaries hold its snapshot.
-    let mut sorted = best.heap.into_sorted_vec().into_iter();
-    let mut rows = Vec::with_capacity(sorted.len());
-    for entry in sorted.by_ref() {
-        cx.operation.check_interrupt()?;
-        best.memory
-            .release(entry.row.memory_bytes() + entry.key.memory_bytes());
-        let row = Row::Document(entry.row.into_document()?);
-        let counted = best.memory.add(row.memory_bytes());
-        rows.push(row);
-        match (counted, &cx.settings.spill) {
-            (Ok(()), _) => {}
-            (Err(exceeded), None) => return Err(exceeded),
-            (Err(_), Some(_)) => break,
-        }
-    }
-    if sorted.len() > 0 || best.memory.is_exceeded() {
-        let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
-        best.memory.clear();
-        for row in rows.into_iter().chain(sorted.map(|entry| entry.row)) {
-            sorter.add(row.into_document()?, cx)?;
-        }
-        return everything(sorter, input, Some(limit), cx).map(SortOutput::Everything);
-    }
-    Ok(SortOutput::Rows(rows.into_iter(), best.memory))
-}
-
-/// The best rows so far.
-struct Best<'p> {
-    plan: &'p PhysicalSort,
-    limit: usize,
-    heap: BinaryHeap<HeapEntry<'p>>,
-    arrivals: u64,
-    memory: MemoryGauge,
-    prefixes: Prefixes,
-}
-
-impl<'p> Best<'p> {
-    /// Returns the worst of the kept rows once the limit is reached.
-    fn worst(&self) -> Option<&HeapEntry<'p>> {
-        self.heap.peek().filter(|_| self.heap.len() >= self.limit)
-    }
-
-    fn offer(
-        &mut self,
-        key: SortKey,
-        cx: &ExecContext<'_>,
-        row: impl FnOnce() -> Row,
-    ) -> Result<()> {
-        let pattern = &self.plan.stage.pattern;
-        self.arrivals += 1;
-        if let Some(worst) = self.worst() {
-            // A later row with an equal key sorts after: only a smaller key is added.
-            if pattern.compare(&key, &worst.key).is_ge() {
-                return Ok(());
-            }
-            if let Some(worst) = self.heap.pop() {
-                let bytes = worst.row.memory_bytes() + worst.key.memory_bytes();
-                self.memory.release(bytes);
-            }
-        }
-        let row = row();
-        let counted = self.memory.add(row.memory_bytes() + key.memory_bytes());
-        if let Err(exceeded) = counted
-            && cx.settings.spill.is_none()
-        {
-            return Err(exceeded);
-        }
-        self.heap.push(HeapEntry {
-            pattern,
-            key,
-            arrival: self.arrivals,
-            row,
-        });
-        Ok(())
-    }
-
-    /// Adds the rows of a block; breaks if no later block can contribute.
-    fn offer_block(
-        &mut self,
-        mut block: MeasurementBlock,
-        cx: &ExecContext<'_>,
-    ) -> Result<ControlFlow<()>> {
-        let pattern = &self.plan.stage.pattern;
-        if let Some(span_ms) = self.plan.guarded_span_ms() {
-            assert_span(&block, span_ms)?;
-        }
-        if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
-            if is_past(self.plan, &block, &worst.key) {
-                return Ok(ControlFlow::Break(()));
-            }
-            if let Some(prefix) = self.prefixes.of(pattern, &block, cx)
-                && prefix.is_beyond(&block, &worst.key, cx)?
-            {
-                return Ok(ControlFlow::Continue(()));
-            }
-        }
-        let worst = self.worst().map(|worst| &worst.key);
-        block.selection = SortEnd::new(pattern, false).rows(&block, worst, self.limit)?;
-        if self.limit > LATE_ROWS_MAX {
-            for document in block.to_rows()? {
-                let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                self.offer(key, cx, || Row::Document(document.clone()))?;
-            }
-            return Ok(ControlFlow::Continue(()));
-        }
-        let block = Arc::new(block);
-        let keys = key_rows(&block, pattern)?;
-        for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
-            let key = pattern.extract(document.as_ref(), &cx.eval)?;
-            self.offer(key, cx, || Row::InBlock(Arc::clone(&block), row))?;
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-}
-
-/// Returns the measurements of a block with only the fields of the pattern.
-fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Document>> {
-    let paths = pattern.paths().iter();
-    let fields = paths.filter_map(|path| path.as_str().split('.').next());
-    narrowed(block, fields.map(Arc::from).collect()).to_rows()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -529,9 +266,9 @@ mod tests {
     fn what_does_not_fit_is_merged_from_disk_in_the_same_order() {
         let folder = tempfile::tempdir().unwrap();
         let large = 200_000;
-        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1), Some(700)] {
+        for limit in [None, Some(large), Some(1500), Some(700), Some(20)] {
             let expected = sorted(limit, 1 << 30, folder.path()).unwrap();
-            assert_eq!(expected.len(), if limit == Some(700) { 700 } else { 2000 });
+            assert_eq!(expected.len() as u64, limit.unwrap_or(large).min(2000));
             for bytes in [3_000, 50_000] {
                 let found = sorted(limit, bytes, folder.path()).unwrap();
                 assert!(found == expected, "{limit:?} {bytes}");
