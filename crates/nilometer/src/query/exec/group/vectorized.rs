@@ -37,8 +37,9 @@ use crate::query::exec::group::keys::KeyForm;
 use crate::query::exec::group::row_keys::{RECENT, RowPart, find_row_runs, recent_place};
 use crate::query::exec::group::top_by_time::Ranking;
 use crate::query::exec::group::top_by_value;
-use crate::query::exec::vector::arithmetic::{computed, has_kernels};
+use crate::query::exec::vector::arithmetic::{computed_vector, has_kernels};
 use crate::query::exec::vector::filter::narrowed;
+use crate::query::exec::vector::vectors::Vector;
 use crate::query::pipeline::GroupStage;
 use crate::query::planner::physical::{TimeBin, TimeBins, is_constant, time_bins, time_rank};
 use crate::query::source::ColumnName;
@@ -737,22 +738,22 @@ fn add_computed(
     if !has_kernels(spec.argument()) {
         return Ok(false);
     }
-    let Some(column) = computed(spec.argument(), block, cx) else {
+    let Some(vector) = computed_vector(spec.argument(), block, cx) else {
         return Ok(false);
     };
     for run in runs {
         let rows = run.rows.clone();
-        table.change(run.group, at, spec, |state| match column.data() {
-            BlockData::Double(values) => spec.add_f64s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::Int32(values) => spec.add_i32s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::Int64(values) => spec.add_i64s(state, values.get(rows).unwrap_or(&[])),
-            BlockData::DateTime(values) => spec.add_dates(state, values.get(rows).unwrap_or(&[])),
-            _ => {
-                for row in rows {
-                    spec.add_value(state, column.value(row))?;
-                }
-                Ok(())
-            }
+        table.change(run.group, at, spec, |state| match &vector {
+            Vector::Double(values) => spec.add_f64s(state, cut(values, rows)),
+            Vector::Int(values) => spec.add_i32s(state, cut(values, rows)),
+            Vector::Long(values) => spec.add_i64s(state, cut(values, rows)),
+            Vector::Date(values) => spec.add_dates(state, cut(values, rows)),
+            Vector::Bool(values) => cut(values, rows)
+                .iter()
+                .try_for_each(|value| spec.add_value(state, ValueRef::Bool(*value))),
+            Vector::Values(values) => cut(values, rows)
+                .iter()
+                .try_for_each(|value| spec.add_value(state, value.as_ref())),
         })?;
     }
     Ok(true)

@@ -3,11 +3,10 @@
 //! A kernel returns `None` where rows have to decide, as in [`arithmetic`](super::arithmetic): an error, a result that
 //! outgrows its type, or columns of other types.
 
-use nilometer_bson::Value;
-use nilometer_bson::block::BlockData;
 use nilometer_bson::path::FieldPath;
 
-use super::arithmetic::{Rows, Vector, choose, has_kernels};
+use super::arithmetic::{Rows, has_kernels};
+use super::vectors::{ListFunction, Vector, choose};
 use crate::eval::expression::{Expression, Operation};
 
 /// True if a kernel may exist for the call, judged without columns.
@@ -19,6 +18,9 @@ pub(super) fn may_apply(operation: &Operation) -> bool {
             operation.arguments.iter().flatten().count() == 1
         }
         "$mod" => true,
+        name if ListFunction::of_name(name).is_some() => {
+            operation.arguments.iter().flatten().count() > 1
+        }
         _ => {
             return operation
                 .date_part()
@@ -42,7 +44,14 @@ impl Rows<'_, '_> {
                 }
                 of_number(operation.name(), self.vector(argument(0)?)?)
             }
-            _ => self.date_part(operation),
+            name => match ListFunction::of_name(name) {
+                Some(function) => {
+                    let operands = operation.arguments.iter();
+                    let operands = operands.map(|operand| self.vector(operand.as_ref()?));
+                    Some(function.apply(operands.collect::<Option<_>>()?))
+                }
+                None => self.date_part(operation),
+            },
         }
     }
 
@@ -54,39 +63,20 @@ impl Rows<'_, '_> {
             let [Some(case), Some(then)] = branch else {
                 return None;
             };
-            let Vector::Bool(decides) = self.vector(case)? else {
-                return None;
-            };
-            result = choose(&decides, self.vector(then)?, result)?;
+            let decides = self.vector(case)?.truths();
+            result = choose(&decides, self.vector(then)?, result);
         }
         Some(result)
     }
 
     fn if_null(&self, value: &Expression, otherwise: &Expression) -> Option<Vector> {
-        let path = value.as_field_path().filter(|path| path.len() == 1)?;
-        if self.block.shape.meta_field.as_deref() == Some(path.as_str()) {
-            return None;
+        let values = self.vector(value)?;
+        if values.is_of_one_type() {
+            return Some(values);
         }
-        let column = self.block.column(path.as_str()).ok()?;
-        let is_null = |column: &BlockData| match column {
-            BlockData::Missing => true,
-            BlockData::Constant(value) => matches!(value, Value::Null),
-            _ => false,
-        };
-        let Some(column) = column.filter(|column| !is_null(column.data())) else {
-            return self.vector(otherwise);
-        };
-        if column.is_all_present() {
-            return self.vector(value);
-        }
-        let mut is_present = Vec::with_capacity(self.block.selection.len());
-        let selection = &self.block.selection;
-        selection.for_each(|row| is_present.push(!column.is_missing(row as usize)));
-        choose(
-            &is_present,
-            self.values_of(column)?,
-            self.vector(otherwise)?,
-        )
+        let is_known = (0..values.len()).map(|at| !values.value(at).is_nullish());
+        let is_known: Vec<bool> = is_known.collect();
+        Some(choose(&is_known, values, self.vector(otherwise)?))
     }
 
     fn date_part(&self, operation: &Operation) -> Option<Vector> {

@@ -6,6 +6,7 @@
 //! filter            a selection and a filter ─► a smaller selection
 //! compare           a typed column against a constant
 //! arithmetic        expressions over whole columns
+//! vectors           their values: of one type, or of several with gaps
 //! rows_before       rows that may sort before a key
 //! functions         parts of dates, rounding and other functions over whole columns
 //! time_rank         the best row of a run by time; what a sort with a limit may skip
@@ -24,3 +25,4 @@ pub mod filter;
 mod functions;
 pub(crate) mod rows_before;
 pub(crate) mod time_rank;
+pub(crate) mod vectors;
