@@ -15,6 +15,7 @@ use nilometer_bson::{DocRef, Document};
 use super::group::Group;
 use super::group::bucket_auto::BucketAuto;
 use super::group::streaming::StreamingGroup;
+use super::group::within_groups::SortWithinGroups;
 use super::join::facet::Facet;
 use super::join::graph_lookup::GraphLookup;
 use super::join::lookup::Lookup;
@@ -48,7 +49,9 @@ use crate::error::Result;
 use crate::eval::ParseContext;
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{PipelineContext, Place, Stage, geo_near_not_first};
-use crate::query::planner::physical::{AccessPath, Input, Nearest, PhysicalPlan, PhysicalStage};
+use crate::query::planner::physical::{
+    AccessPath, BucketOrder, Input, Nearest, PhysicalPlan, PhysicalStage,
+};
 use crate::query::planner::{self, PlanRequest};
 use crate::query::source::{Collections, ScanCounters};
 
@@ -219,9 +222,12 @@ impl Builder {
                 }
                 None => Box::new(Group::new(input, group)),
             },
-            PhysicalStage::Sort(sort) => match sort.buckets {
-                Some(order) => Box::new(BucketSort::new(input, sort, order)),
-                None => Box::new(Sort::new(input, sort)),
+            PhysicalStage::Sort(mut sort) => match (sort.within.take(), sort.buckets) {
+                (Some(within), Some(BucketOrder::Arrival(span_ms))) => {
+                    Box::new(SortWithinGroups::new(input, sort, within, span_ms))
+                }
+                (_, Some(order)) => Box::new(BucketSort::new(input, sort, order)),
+                (_, None) => Box::new(Sort::new(input, sort)),
             },
             PhysicalStage::Limit(count) => Box::new(Limit::new(input, count)),
             PhysicalStage::Skip(count) => Box::new(Skip::new(input, count)),

@@ -329,13 +329,32 @@ fn window(draw: &mut Draw) -> Value {
 
 /// Draws a query for the newest or oldest measurement of each group, in the usual forms.
 fn last_point(draw: &mut Draw) -> Vec<Value> {
-    let sort = draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"m.host": 1, "t": -1}]);
+    let sort = draw.pick(&[
+        doc! {"t": 1},
+        doc! {"t": -1},
+        doc! {"m.host": 1, "t": -1},
+        doc! {"m": -1, "t": 1},
+    ]);
     let mut group = DocumentBuilder::new();
-    group.append("_id", draw.pick(&["$m", "$m.host", "$s"]));
+    let hour = doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}};
+    group.append(
+        "_id",
+        draw.pick(&[
+            Value::from("$m"),
+            "$m.host".into(),
+            "$s".into(),
+            doc! {"host": "$m.host", "h": hour}.into(),
+            doc! {"region": doc! {"$ifNull": array!["$m.region", 1]}}.into(),
+        ]),
+    );
+    let collects = draw.chance(50);
     for at in 0..1 + draw.below(5) {
-        let name = draw.pick(&[
-            "$first", "$last", "$first", "$last", "$first", "$sum", "$max",
-        ]);
+        let name = match collects {
+            true => draw.pick(&["$first", "$last", "$push", "$min", "$max", "$mergeObjects"]),
+            false => draw.pick(&[
+                "$first", "$last", "$first", "$last", "$first", "$sum", "$max",
+            ]),
+        };
         let mut spec = DocumentBuilder::new();
         let of = [
             "$t",
@@ -347,7 +366,10 @@ fn last_point(draw: &mut Draw) -> Vec<Value> {
             "$o.b",
             "$m",
         ];
-        spec.append(name, draw.pick(&of));
+        match name {
+            "$mergeObjects" => spec.append(name, doc! {"i": "$i", "d": "$d"}),
+            name => spec.append(name, draw.pick(&of)),
+        };
         group.append(&format!("f{at}"), spec.finish());
     }
     vec![

@@ -390,7 +390,7 @@ struct SeriesEntry {
 
 impl SeriesList {
     /// Returns the number of the series with exactly these parts. Of a group the parts that it met first are shown.
-    fn number_of(
+    pub(super) fn number_of(
         &mut self,
         values: &[Value],
         hasher: &RandomState,
@@ -441,7 +441,8 @@ impl SeriesList {
         entry.map_or(&[], |entry| &entry.values)
     }
 
-    fn class(&self, series: u32) -> u32 {
+    /// Returns the first series whose parts compare equal.
+    pub(super) fn class(&self, series: u32) -> u32 {
         let entry = self.entries.get(series as usize);
         entry.map_or(series, |entry| entry.class)
     }

@@ -16,6 +16,7 @@
 //! streaming     over sorted input: a group is complete when its key has passed
 //! first_bins    stops reading when the first few groups by time are complete
 //! settled_bins  skips buckets whose bounds change none of them
+//! within_groups the input in the order of time within each group
 //! order         the order of groups by their keys, in place of a sort of rows
 //! output        rows of finished groups, or their states for the reader of several partitions
 //! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
@@ -41,6 +42,7 @@ pub mod streaming;
 pub(crate) mod top_by_time;
 mod top_by_value;
 pub mod vectorized;
+pub(crate) mod within_groups;
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;

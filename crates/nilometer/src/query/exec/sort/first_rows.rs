@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, Value};
 
 use super::external_sort::{ENTRY_OVERHEAD, Sorter};
-use super::{ByPattern, SortOutput, assert_span, finished, gauge};
+use super::{ByPattern, Everything, SortOutput, assert_span, gauge};
 use crate::error::{Error, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
@@ -260,7 +260,7 @@ impl FirstRows<'_> {
         for row in rows.into_iter().chain(entries.map(|(_, row)| row)) {
             sorter.add(row.into_document()?, cx)?;
         }
-        finished(sorter, Some(self.limit as u64), cx).map(SortOutput::Everything)
+        Everything::of(sorter, Some(self.limit as u64), cx).map(SortOutput::Everything)
     }
 
     /// Returns the rows of the runs and those in memory.
@@ -269,7 +269,7 @@ impl FirstRows<'_> {
         for (_, row) in self.entries {
             runs.sorter.add(row.into_document()?, cx)?;
         }
-        finished(runs.sorter, Some(self.limit as u64), cx).map(SortOutput::Everything)
+        Everything::of(runs.sorter, Some(self.limit as u64), cx).map(SortOutput::Everything)
     }
 }
 

@@ -140,7 +140,7 @@ pub fn assert_span(block: &MeasurementBlock, span_ms: i64) -> Result<()> {
 }
 
 /// Returns the memory gauge of a sort.
-pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
+pub(in crate::query::exec) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::of_query(memory::SORT, cx.settings.limits.sort_bytes_max, cx)
 }
 
@@ -157,7 +157,7 @@ pub(super) fn add_all(
 }
 
 /// Sorts the content of the sorter and the rest of the input.
-pub(super) fn everything(
+pub(in crate::query::exec) fn everything(
     mut sorter: Sorter<ByPattern>,
     input: &mut BoxOperator,
     limit: Option<u64>,
@@ -166,35 +166,39 @@ pub(super) fn everything(
     while let Some(batch) = next_filled(input, cx)? {
         add_all(&mut sorter, batch, cx)?;
     }
-    finished(sorter, limit, cx)
-}
-
-/// Sorts the content of the sorter, and cuts it at the limit.
-fn finished(
-    sorter: Sorter<ByPattern>,
-    limit: Option<u64>,
-    cx: &ExecContext<'_>,
-) -> Result<Everything> {
-    Ok(Everything {
-        sorted: sorter.finish(cx)?,
-        left: limit.unwrap_or(u64::MAX),
-    })
+    Everything::of(sorter, limit, cx)
 }
 
 /// The whole input, sorted and cut at the limit.
-pub(super) struct Everything {
+pub(in crate::query::exec) struct Everything {
     sorted: Sorted<ByPattern>,
     left: u64,
 }
 
 impl Everything {
+    /// Sorts the content of the sorter, and cuts it at the limit.
+    pub(in crate::query::exec) fn of(
+        sorter: Sorter<ByPattern>,
+        limit: Option<u64>,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        Ok(Self {
+            sorted: sorter.finish(cx)?,
+            left: limit.unwrap_or(u64::MAX),
+        })
+    }
+
     /// True if no rows remain.
     pub(super) fn is_exhausted(&self) -> bool {
         self.left == 0 || self.sorted.is_exhausted()
     }
 
     /// Returns at most `rows` next rows; none only at the end.
-    pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+    pub(in crate::query::exec) fn take(
+        &mut self,
+        rows: usize,
+        cx: &ExecContext<'_>,
+    ) -> Result<Vec<Document>> {
         let mut out = RowBatch::default();
         while out.len() < rows && !out.is_full() && self.left > 0 {
             let Some((_, row)) = self.sorted.next(cx)? else {
@@ -208,7 +212,7 @@ impl Everything {
 }
 
 /// The order of a sort pattern.
-pub(super) struct ByPattern(pub(super) SortPattern);
+pub(in crate::query::exec) struct ByPattern(pub(in crate::query::exec) SortPattern);
 
 impl RowOrder for ByPattern {
     type Key = SortKey;

@@ -57,8 +57,8 @@ pub use rollup::{RollupInput, RollupOutput, StateMapping};
 pub(crate) use rollup::{key_filter, span_of};
 pub use stage::{
     BucketArrival, BucketOrder, CountedSource, DensifyInput, FirstBins, GroupSide, PhysicalDensify,
-    PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, merges_exactly,
-    needs_of,
+    PhysicalGroup, PhysicalSort, PhysicalStage, PhysicalWindows, WindowInput, WithinGroups,
+    merges_exactly, needs_of,
 };
 
 /// Maximum number of measurements in a bucket, unless a client wrote the bucket directly.

@@ -6,9 +6,9 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::{BoundsAggregate, PhysicalLookup, TimeBins};
-use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortPattern;
+use crate::eval::{Dependencies, Expression};
 use crate::query::pipeline::needs::Needs;
 use crate::query::pipeline::{
     DensifyStage, GeoDistanceStage, GroupStage, MatchStage, NamedPart, PipelineStage, ProjectStage,
@@ -110,6 +110,17 @@ pub struct PhysicalSort {
     pub buckets: Option<BucketOrder>,
     /// The next operator accepts blocks as well as rows.
     pub as_blocks: bool,
+    /// The next operator is a `$group`, and needs its rows in order within each group only.
+    pub within: Option<WithinGroups>,
+}
+
+/// Which rows are of one group, as far as the metadata tells.
+#[derive(Clone, Debug)]
+pub struct WithinGroups {
+    /// The parts of the key that read only the metadata.
+    pub parts: Arc<[Expression]>,
+    /// The metadata by which the sort orders before the time: each is such a part.
+    pub prefix: Arc<[FieldPath]>,
 }
 
 /// The order of buckets that a sort of measurements relies on.
@@ -421,6 +432,7 @@ impl PhysicalSort {
             arrival: None,
             buckets: None,
             as_blocks: false,
+            within: None,
         }
     }
 

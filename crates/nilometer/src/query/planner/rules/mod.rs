@@ -28,6 +28,7 @@
 //! | [`NewestFirst`] | buckets are read backward where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, orders buckets first |
+//! | [`SortWithinGroups`] | a sort by time in front of a `$group` by metadata orders the rows of each group alone |
 //! | [`FirstGroupsFirst`] | a `$group` by time bins, followed by a sort with a limit, stops once the first bins are complete |
 //! | [`GroupInOrder`] | after a sort by time, groups are returned when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
@@ -88,7 +89,8 @@ pub use matches::{
 };
 pub use sample::SampleFromBuckets;
 pub use sort_by_buckets::{
-    DensifyOverBuckets, SortByBuckets, WindowsBehindDensify, WindowsInOrder, WindowsOverBlocks,
+    DensifyOverBuckets, SortByBuckets, SortWithinGroups, WindowsBehindDensify, WindowsInOrder,
+    WindowsOverBlocks,
 };
 pub use streaming_group::GroupInOrder;
 pub use summaries::SummariesOfBuckets;
@@ -145,6 +147,7 @@ pub static PHYSICAL_RULES: &[&dyn PhysicalRule] = &[
     &PointByIndex,
     &NewestFirst,
     &SortInOrderOfBuckets,
+    &SortWithinGroups,
     &SortByBuckets,
     &WindowsInOrder,
     &WindowsOverBlocks,

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use super::PhysicalRule;
 use super::index_on_buckets::part_of;
+use crate::eval::expression::{Expression, FieldPath};
 use crate::eval::sort_key::{SortBy, SortPattern};
-use crate::eval::{Collation, ParseContext};
+use crate::eval::{Collation, Dependencies, ParseContext};
 use crate::index::IndexPartKind;
+use crate::query::batch::MeasurementShape;
 use crate::query::pipeline::SortStage;
 use crate::query::planner::physical::{
     BucketInput, BucketOrder, DensifyInput, IndexChoice, Input, PhysicalPlan, PhysicalSort,
-    PhysicalStage, WindowInput,
+    PhysicalStage, WindowInput, WithinGroups, is_constant,
 };
 use crate::query::planner::settings::PlanSettings;
 use crate::query::source::{BucketEntries, Direction};
@@ -44,6 +46,89 @@ impl PhysicalRule for SortByBuckets {
         sort.buckets = by_index.or_else(|| order_of(input, &sort.stage));
         sort.buckets.is_some()
     }
+}
+
+/// Leaves the rows of different groups in any order in a sort by time, or by metadata and then time, in front of a `$group`.
+///
+/// Conditions: the sort is first, neither it nor the `$group` has a limit, and its last part is the time, in its stored form; buckets are read in the
+/// order of their ids, in the direction of the sort; a part of the key reads only metadata, and so is every part of
+/// the sort before the time. The rows of one group keep their order, so any accumulator may follow.
+pub struct SortWithinGroups;
+
+impl PhysicalRule for SortWithinGroups {
+    fn name(&self) -> &'static str {
+        "SortWithinGroups"
+    }
+
+    fn apply(&self, plan: &mut PhysicalPlan, _: &PlanSettings) -> bool {
+        let (
+            Input::Buckets(input),
+            [
+                PhysicalStage::Sort(sort),
+                PhysicalStage::Group(group),
+                rest @ ..,
+            ],
+        ) = (&mut plan.input, &mut *plan.stages)
+        else {
+            return false;
+        };
+        // In order of time groups are complete before all is read: a limit may end the reading.
+        if matches!(rest, [PhysicalStage::Limit(_), ..]) {
+            return false;
+        }
+        let Some(prefix) = metas_before_time(input, &sort.stage) else {
+            return false;
+        };
+        let shape = input.shape();
+        let parts = group.stage.key_parts().into_iter().map(|(_, part)| part);
+        let parts = parts.filter(|part| reads_metadata(part, &shape));
+        let parts: Vec<Expression> = parts.cloned().collect();
+        let is_part = |path: &FieldPath| {
+            let mut paths = parts.iter().filter_map(Expression::as_field_path);
+            paths.any(|part| part == path)
+        };
+        if parts.is_empty() || !prefix.iter().all(is_part) || sort.stage.limit.is_some() {
+            return false;
+        }
+        let descending = sort
+            .stage
+            .pattern
+            .parts()
+            .last()
+            .is_some_and(|last| last.descending);
+        let order = by_time(input, 0, descending);
+        if !matches!(order, BucketOrder::Arrival(_)) {
+            return false;
+        }
+        sort.buckets = Some(order);
+        sort.within = Some(WithinGroups {
+            parts: parts.into(),
+            prefix: prefix.into(),
+        });
+        true
+    }
+}
+
+/// True if an expression reads metadata, and nothing else.
+fn reads_metadata(expression: &Expression, shape: &MeasurementShape) -> bool {
+    let mut reads = Dependencies::default();
+    expression.dependencies(&mut reads);
+    is_constant(expression, shape) && !reads.top_level_fields().is_empty()
+}
+
+/// Returns the metadata by which a sort orders before the time; `None` if the time is not its last part.
+fn metas_before_time(input: &BucketInput, sort: &SortStage) -> Option<Vec<FieldPath>> {
+    let names = names_in_buckets(input, sort)?;
+    let parts = sort.pattern.parts();
+    if names.len() != parts.len() {
+        return None;
+    }
+    let (_, metas) = parts.split_last()?;
+    let metas = metas.iter().map(|part| match &part.by {
+        SortBy::Field(path) => Some(path.clone()),
+        _ => None,
+    });
+    metas.collect()
 }
 
 /// Orders buckets for `$setWindowFields` by metadata and time, and for `$densify` of the time, as for a sort.

@@ -33,7 +33,8 @@ impl PhysicalRule for GroupInOrder {
         let by_time = sort.stage.pattern.parts().first().is_some_and(
             |part| matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field),
         );
-        if !by_time || !input.shown().contains(time_field) {
+        // A sort within groups leaves the groups in any order.
+        if !by_time || sort.within.is_some() || !input.shown().contains(time_field) {
             return false;
         }
         let parts = group.stage.key_parts().into_iter();

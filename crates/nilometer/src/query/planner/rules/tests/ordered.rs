@@ -92,3 +92,48 @@ fn reading_ends_with_the_groups_that_come_first() {
         ]
     );
 }
+
+#[test]
+fn groups_by_metadata_need_order_within_each_group() {
+    let rule = "SortWithinGroups";
+    let behind = |sort: Document, key: Value| {
+        let group = doc! {"_id": key, "all": doc! {"$push": "$v"}, "most": doc! {"$max": "$v"}};
+        vec![stage("$sort", sort), stage("$group", group)]
+    };
+    for key in [
+        Value::from("$m"),
+        "$m.a".into(),
+        doc! {"$toUpper": "$m.a"}.into(),
+        doc! {"h": trunc("$t"), "m": "$m.a", "v": "$v"}.into(),
+    ] {
+        for order in [1, -1] {
+            check(rule, true, loose(), behind(doc! {"t": order}, key.clone()));
+        }
+        check(
+            rule,
+            false,
+            loose(),
+            behind(doc! {"t": 1, "v": 1}, key.clone()),
+        );
+        check(rule, false, plain(), behind(doc! {"t": 1}, key.clone()));
+        let mut limited = behind(doc! {"t": 1}, key.clone());
+        limited.push(stage("$limit", 5));
+        check(rule, false, loose(), limited);
+        let mut limited = behind(doc! {"t": 1}, key);
+        limited.insert(1, stage("$limit", 5));
+        check(rule, false, loose(), limited);
+    }
+    let both = doc! {"x": "$m.a", "y": "$m.b"};
+    for (sort, key, expected) in [
+        (doc! {"m.a": 1, "t": 1}, Value::from("$m.a"), true),
+        (doc! {"m.a": -1, "t": -1}, both.into(), true),
+        (doc! {"m.a": 1, "t": 1}, "$m".into(), false),
+        (doc! {"m": 1, "t": 1}, "$m.a".into(), false),
+        (doc! {"v": 1, "t": 1}, "$m.a".into(), false),
+        (doc! {"t": 1}, "$v".into(), false),
+        (doc! {"t": 1}, Value::Null, false),
+        (doc! {"t": 1}, trunc("$t"), false),
+    ] {
+        check(rule, expected, loose(), behind(sort, key));
+    }
+}
