@@ -114,11 +114,14 @@ pub struct MinMaxN {
     n: usize,
     greatest: bool,
     collation: Collation,
-    /// At most `2 * n + SLACK` values; the first `sorted` are the best so far, in order.
+    /// At most `2 * n + SLACK` values, or `n` if that is small; the first `sorted` are the best so far, in order.
     values: Vec<Value>,
     sorted: usize,
     bytes: usize,
 }
+
+/// Largest `n` for which values are kept in order; others are put in order now and then.
+const INSERTED_MAX: usize = 16;
 
 /// Values collected beyond `n` before the worst are dropped.
 const SLACK: usize = 32;
@@ -141,21 +144,78 @@ impl MinMaxN {
         if value.is_nullish() {
             return;
         }
-        if self.sorted == self.n
-            && let Some(worst) = self
-                .sorted
-                .checked_sub(1)
-                .and_then(|at| self.values.get(at))
+        if let Some(worst) = self.worst()
             && !self.order(value, worst.as_ref()).is_lt()
         {
             return;
         }
         let value = value.to_value();
         self.bytes += memory_bytes(&value);
+        if self.n <= INSERTED_MAX {
+            return self.insert(value);
+        }
         self.values.push(value);
         if self.values.len() >= self.n.saturating_mul(2).saturating_add(SLACK) {
             self.settle();
         }
+    }
+
+    /// Inserts a value behind those that are as good.
+    fn insert(&mut self, value: Value) {
+        let is_before = |known: &Value| !self.order(value.as_ref(), known.as_ref()).is_lt();
+        let at = self.values.partition_point(is_before);
+        self.values.insert(at, value);
+        for worse in self.values.drain(self.n.min(self.values.len())..) {
+            self.bytes -= memory_bytes(&worse);
+        }
+        self.sorted = self.values.len();
+    }
+
+    /// Adds ints or longs in order.
+    pub(super) fn add_whole<T: Copy + Into<i64>>(
+        &mut self,
+        values: &[T],
+        wrap: fn(T) -> ValueRef<'static>,
+    ) {
+        for value in values {
+            let number: i64 = (*value).into();
+            let is_behind = match self.worst() {
+                Some(Value::Int64(worst)) => self.is_no_better(&number, worst),
+                Some(Value::Int32(worst)) => self.is_no_better(&number, &i64::from(*worst)),
+                _ => false,
+            };
+            if !is_behind {
+                self.add(wrap(*value));
+            }
+        }
+    }
+
+    /// Adds doubles in order.
+    pub(super) fn add_f64s(&mut self, values: &[f64]) {
+        for value in values {
+            // NaN is compared as a value.
+            let is_behind = match self.worst() {
+                Some(Value::Double(worst)) => self.is_no_better(value, worst),
+                _ => false,
+            };
+            if !is_behind {
+                self.add(ValueRef::Double(*value));
+            }
+        }
+    }
+
+    /// True if a number does not sort before the worst; false where one of them is NaN.
+    fn is_no_better<T: PartialOrd>(&self, number: &T, worst: &T) -> bool {
+        match self.greatest {
+            true => number <= worst,
+            false => number >= worst,
+        }
+    }
+
+    /// Returns the last of the values once there are `n`: later values must be better.
+    fn worst(&self) -> Option<&Value> {
+        let last = self.sorted.checked_sub(1).filter(|_| self.sorted == self.n);
+        last.and_then(|at| self.values.get(at))
     }
 
     fn order(&self, a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {

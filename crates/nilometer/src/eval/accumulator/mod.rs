@@ -503,6 +503,10 @@ impl AccumulatorSpec {
                 values.iter().for_each(|value| deviation.add_f64(*value));
             }
             AccumulatorState::Count(count) => *count += values.len() as u64,
+            AccumulatorState::MinMaxN(bounded) => bounded.add_f64s(values),
+            AccumulatorState::Percentile(percentile) => {
+                values.iter().for_each(|value| percentile.add_f64(*value));
+            }
             state => {
                 for value in values {
                     self.add_value(state, ValueRef::Double(*value))?;
@@ -563,6 +567,11 @@ impl AccumulatorSpec {
                 self.add_extreme(state, extremes::greatest(values).map(wrap))
             }
             AccumulatorState::Count(count) => *count += values.len() as u64,
+            AccumulatorState::MinMaxN(bounded) => bounded.add_whole(values, wrap),
+            AccumulatorState::Percentile(percentile) => {
+                let numbers = values.iter().map(|value| (*value).into() as f64);
+                numbers.for_each(|number| percentile.add_f64(number));
+            }
             state => {
                 for value in values {
                     self.add_value(state, wrap(*value))?;

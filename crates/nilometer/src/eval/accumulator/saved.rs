@@ -221,6 +221,17 @@ pub(super) fn f64s(numbers: &[f64]) -> Value {
     bytes(numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
 }
 
+pub(super) fn u64s(numbers: &[u64]) -> Value {
+    bytes(numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
+}
+
+pub(super) fn as_u64s(value: ValueRef<'_>) -> Option<Vec<u64>> {
+    let (numbers, []) = as_bytes(value)?.as_chunks::<8>() else {
+        return None;
+    };
+    Some(numbers.iter().map(|n| u64::from_le_bytes(*n)).collect())
+}
+
 pub(super) fn as_f64s(value: ValueRef<'_>) -> Option<Vec<f64>> {
     let (numbers, []) = as_bytes(value)?.as_chunks::<8>() else {
         return None;

@@ -134,6 +134,7 @@ impl BlockGroup {
 
     /// True if no column of the block has to be decoded: its header and known totals suffice.
     pub(crate) fn needs_no_decoding(&mut self, block: &MeasurementBlock) -> Result<bool> {
+        let fields = Arc::clone(&self.stage.fields);
         let Some(plan) = self.plan_for(&block.shape) else {
             return Ok(false);
         };
@@ -147,11 +148,15 @@ impl BlockGroup {
         }
         let mut rankings = plan.rankings.iter();
         Ok(rankings.all(|ranking| ranking.needs_no_decoding(block))
-            && plan.inputs.iter().all(|input| match input {
-                Input::Count | Input::Constant(_) | Input::Ranked => true,
-                Input::Column(name) => block.has_total(name),
-                Input::Rows => false,
-            }))
+            && plan
+                .inputs
+                .iter()
+                .zip(fields.iter())
+                .all(|(input, (_, spec))| match input {
+                    Input::Count | Input::Constant(_) | Input::Ranked => true,
+                    Input::Column(name) => adds_totals(spec) && block.has_total(name),
+                    Input::Rows => false,
+                }))
     }
 
     /// True if keys of the blocks met last differ between their rows.
@@ -523,6 +528,11 @@ fn accumulate(
     Ok(())
 }
 
+/// True if the total of a column suffices for the accumulator.
+fn adds_totals(spec: &AccumulatorSpec) -> bool {
+    matches!(spec.kind(), AccumulatorKind::Sum | AccumulatorKind::Avg)
+}
+
 /// Adds a column by its total; false, with nothing added, if the total does not suffice.
 fn add_total(
     spec: &AccumulatorSpec,
@@ -532,7 +542,7 @@ fn add_total(
     runs: &[GroupRun],
     table: &mut Table,
 ) -> Result<bool> {
-    let ([run], AccumulatorKind::Sum | AccumulatorKind::Avg) = (runs, spec.kind()) else {
+    let ([run], true) = (runs, adds_totals(spec)) else {
         return Ok(false);
     };
     let Some(total) = block.total(name)? else {

@@ -6,7 +6,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::{BoundsAggregate, PhysicalLookup, TimeBins};
-use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, Expression};
 use crate::query::pipeline::needs::Needs;
@@ -336,54 +336,62 @@ pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
         .fold(after.clone(), |needs, stage| stage.needs(&needs))
 }
 
-/// True if threads may group parts of the input of `stage`: it merges exactly, and no accumulator holds all its input.
+/// True if threads may group parts of the input of `stage`: it merges exactly, and no accumulator copies all its input when two
+/// parts are merged.
 fn is_splittable(stage: &GroupStage) -> bool {
     use AccumulatorKind as K;
-    let is_small = |spec: &AccumulatorSpec| {
-        !matches!(
-            spec.kind(),
-            K::Push | K::AddToSet | K::ConcatArrays | K::SetUnion | K::MergeObjects
-        )
+    let may_split = |kind| match kind {
+        K::Push | K::AddToSet | K::ConcatArrays | K::SetUnion | K::MergeObjects => false,
+        // Their states are numbers alone. They are not merged across partitions, and not kept in rollups.
+        K::Percentile | K::Median => true,
+        kind => kind_merges_exactly(kind),
     };
-    merges_exactly(stage) && stage.fields.iter().all(|(_, spec)| is_small(spec))
+    let mut specs = stage.fields.iter().map(|(_, spec)| spec);
+    !is_random(stage) && specs.all(|spec| may_split(spec.kind()))
 }
 
-/// True if partial results of `stage` merge into exactly the result of one thread: nothing is random, and no accumulator
-/// merges inexactly.
-pub fn merges_exactly(stage: &GroupStage) -> bool {
-    use AccumulatorKind as K;
-    let merges_exactly = |kind| {
-        matches!(
-            kind,
-            K::Sum
-                | K::Avg
-                | K::Count
-                | K::Min
-                | K::Max
-                | K::First
-                | K::Last
-                | K::Top
-                | K::Bottom
-                | K::FirstN
-                | K::LastN
-                | K::MinN
-                | K::MaxN
-                | K::TopN
-                | K::BottomN
-                | K::Push
-                | K::AddToSet
-                | K::ConcatArrays
-                | K::SetUnion
-                | K::MergeObjects
-        )
-    };
+/// True if the key or an accumulator is random.
+fn is_random(stage: &GroupStage) -> bool {
     let mut reads = Dependencies::default();
     stage.key.dependencies(&mut reads);
     for (_, spec) in stage.fields.iter() {
         spec.dependencies(&mut reads);
     }
+    reads.random
+}
+
+/// True if partial results of `stage` merge into exactly the result of one thread: nothing is random, and no accumulator
+/// merges inexactly.
+pub fn merges_exactly(stage: &GroupStage) -> bool {
     let mut specs = stage.fields.iter().map(|(_, spec)| spec);
-    !reads.random && specs.all(|spec| merges_exactly(spec.kind()))
+    !is_random(stage) && specs.all(|spec| kind_merges_exactly(spec.kind()))
+}
+
+fn kind_merges_exactly(kind: AccumulatorKind) -> bool {
+    use AccumulatorKind as K;
+    matches!(
+        kind,
+        K::Sum
+            | K::Avg
+            | K::Count
+            | K::Min
+            | K::Max
+            | K::First
+            | K::Last
+            | K::Top
+            | K::Bottom
+            | K::FirstN
+            | K::LastN
+            | K::MinN
+            | K::MaxN
+            | K::TopN
+            | K::BottomN
+            | K::Push
+            | K::AddToSet
+            | K::ConcatArrays
+            | K::SetUnion
+            | K::MergeObjects
+    )
 }
 
 impl PhysicalGroup {
