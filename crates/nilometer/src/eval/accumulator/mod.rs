@@ -692,10 +692,18 @@ impl AccumulatorState {
     /// Returns the bytes held, for the memory limit of the stage.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
-        let heap = match self {
+        size_of::<Self>()
+            + match self {
+                Self::Sum(total) | Self::Avg(total, _) => total.heap_bytes(),
+                Self::Count(_) | Self::StdDevPop(_) | Self::StdDevSamp(_) => 0,
+                other => other.heap_bytes(),
+            }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
             Self::Sum(total) | Self::Avg(total, _) => total.heap_bytes(),
-            Self::Count(_) => 0,
-            Self::StdDevPop(_) | Self::StdDevSamp(_) => 0,
+            Self::Count(_) | Self::StdDevPop(_) | Self::StdDevSamp(_) => 0,
             Self::Min(extreme) | Self::Max(extreme) => extreme.memory_bytes(),
             Self::First(value) | Self::Last(value) => {
                 value.as_ref().map_or(0, crate::eval::memory_bytes)
@@ -708,8 +716,7 @@ impl AccumulatorState {
             Self::MinMaxN(bounded) => bounded.memory_bytes(),
             Self::Ranked(ranked) => ranked.memory_bytes(),
             Self::Percentile(percentile) => percentile.memory_bytes(),
-        };
-        size_of::<Self>() + heap
+        }
     }
 }
 

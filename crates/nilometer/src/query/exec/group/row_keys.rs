@@ -106,6 +106,8 @@ struct PartNumbers {
     /// Some of these of one type, with their bits, by a hash of the bits.
     recent: Vec<Option<(u64, u32)>>,
     kind: Option<Kind>,
+    /// By number: the bits and the number of the date that followed last. Buckets of many series have the same times.
+    next_dates: Vec<Option<(u64, u32)>>,
     /// Values of other types, and of mixed columns, as BSON.
     others: HashMap<Box<[u8]>, u32, RandomState>,
     /// Numbers of results, as BSON: several values may give the same one.
@@ -140,6 +142,21 @@ impl PartNumbers {
         if number == next {
             self.results.push(result);
         }
+        Ok(number)
+    }
+
+    /// Returns the number of the result for a value of a type with few bits.
+    fn of_typed(
+        &mut self,
+        bits: (Kind, u64),
+        value: impl FnOnce() -> ValueRef<'static>,
+        results: &Results<'_, '_>,
+    ) -> Result<u32> {
+        if let Some(number) = self.typed.get(&bits) {
+            return Ok(*number);
+        }
+        let number = self.of_new(value(), results)?;
+        self.typed.insert(bits, number);
         Ok(number)
     }
 
@@ -276,22 +293,41 @@ impl Typed<'_, '_, '_, '_> {
             self.numbers.recent.clear();
             self.numbers.recent.resize(RECENT, None);
         }
+        // Results of expressions repeat, so no number tells the date that follows.
+        let follows = kind == Kind::Date && matches!(self.results, Results::Values);
+        let mut last: Option<u32> = None;
         let mut number = |of: T| {
             let bits = bits(of);
+            if follows && let Some(before) = last {
+                if let Some(Some((known, number))) = self.numbers.next_dates.get(before as usize)
+                    && *known == bits
+                {
+                    last = Some(*number);
+                    return Ok::<u32, crate::error::Error>(*number);
+                }
+                let number = self
+                    .numbers
+                    .of_typed((kind, bits), || value(of), self.results)?;
+                set_place(
+                    &mut self.numbers.next_dates,
+                    before,
+                    Some((bits, number)),
+                    None,
+                );
+                last = Some(number);
+                return Ok(number);
+            }
             let place = recent_place(bits);
             if let Some(Some((known, number))) = self.numbers.recent.get(place)
                 && *known == bits
             {
-                return Ok::<u32, crate::error::Error>(*number);
+                last = Some(*number);
+                return Ok(*number);
             }
-            let number = match self.numbers.typed.get(&(kind, bits)) {
-                Some(number) => *number,
-                None => {
-                    let number = self.numbers.of_new(value(of), self.results)?;
-                    self.numbers.typed.insert((kind, bits), number);
-                    number
-                }
-            };
+            let number = self
+                .numbers
+                .of_typed((kind, bits), || value(of), self.results)?;
+            last = Some(number);
             if let Some(recent) = self.numbers.recent.get_mut(place) {
                 *recent = Some((bits, number));
             }
@@ -338,6 +374,53 @@ impl PairNumbers {
     }
 }
 
+/// Groups by series and number.
+#[derive(Default)]
+struct GroupNumbers {
+    /// By series, then by number; `NO_GROUP` where none is known.
+    dense: Vec<Vec<u32>>,
+    dense_len: usize,
+    /// Those of further series and numbers.
+    sparse: HashMap<(u32, u32), u32, RandomState>,
+    len: usize,
+}
+
+/// Groups found by an index in place of a hash, at most.
+const DENSE_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
+
+/// No group.
+const NO_GROUP: u32 = u32::MAX;
+
+impl GroupNumbers {
+    fn get(&self, series: u32, number: u32) -> Option<u32> {
+        let dense = self.dense.get(series as usize);
+        let group = dense.and_then(|groups| groups.get(number as usize));
+        match group {
+            Some(group) if *group != NO_GROUP => Some(*group),
+            _ if self.sparse.is_empty() => None,
+            _ => self.sparse.get(&(series, number)).copied(),
+        }
+    }
+
+    fn insert(&mut self, series: u32, number: u32, group: u32) {
+        self.len += 1;
+        let (series_at, number_at) = (series as usize, number as usize);
+        let known = self.dense.get(series_at).map_or(0, Vec::len);
+        let more = (number_at + 1).saturating_sub(known);
+        if self.dense_len + more > DENSE_MAX || series_at >= DENSE_MAX {
+            self.sparse.insert((series, number), group);
+            return;
+        }
+        if series_at >= self.dense.len() {
+            self.dense.resize_with(series_at + 1, Vec::new);
+        }
+        if let Some(groups) = self.dense.get_mut(series_at) {
+            set_place(groups, number, group, NO_GROUP);
+            self.dense_len += more;
+        }
+    }
+}
+
 /// A group of a block.
 struct BlockGroupRows {
     group: u32,
@@ -351,8 +434,7 @@ pub(super) struct RowKeys {
     parts: Vec<PartNumbers>,
     /// The pairs of a number for all parts before, and that of a further part.
     pairs: Vec<PairNumbers>,
-    /// Groups by series and number.
-    groups: HashMap<(u32, u32), u32, RandomState>,
+    groups: GroupNumbers,
     /// By number, and by group: the last block it occurred in, and its place among the groups of that block.
     places: Vec<(u32, u32)>,
     places_of_groups: Vec<(u32, u32)>,
@@ -367,7 +449,7 @@ impl RowKeys {
         let values: usize = self.parts.iter().map(PartNumbers::len).sum();
         let pairs: usize = self.pairs.iter().map(|pairs| pairs.pairs.len()).sum();
         let bytes: usize = self.parts.iter().map(|part| part.bytes).sum();
-        values + pairs + self.groups.len() > NUMBERS_MAX
+        values + pairs + self.groups.len > NUMBERS_MAX
             || bytes > VALUE_BYTES_MAX
             || self.block == u32::MAX
     }
@@ -479,12 +561,17 @@ impl RowKeys {
                         Some((block, place)) if *block == self.block => *place,
                         _ => {
                             let place = found.len() as u32;
-                            set_place(&mut self.places_of_groups, group, (self.block, place));
+                            set_place(
+                                &mut self.places_of_groups,
+                                group,
+                                (self.block, place),
+                                (0, 0),
+                            );
                             found.push(BlockGroupRows { group, count: 0 });
                             place
                         }
                     };
-                    set_place(&mut self.places, *number, (self.block, place));
+                    set_place(&mut self.places, *number, (self.block, place), (0, 0));
                     place
                 }
             };
@@ -505,13 +592,13 @@ impl RowKeys {
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<u32> {
-        if let Some(group) = self.groups.get(&(series, number)) {
-            return Ok(*group);
+        if let Some(group) = self.groups.get(series, number) {
+            return Ok(group);
         }
         let key = self.key_of(number, plan, table.keys.series.values(series));
         let key = table.normal_key(key);
         let group = table.number_of(key, cx)?;
-        self.groups.insert((series, number), group);
+        self.groups.insert(series, number, group);
         Ok(group)
     }
 
@@ -543,10 +630,11 @@ impl RowKeys {
     }
 }
 
-fn set_place(places: &mut Vec<(u32, u32)>, at: u32, place: (u32, u32)) {
+/// Sets an element of a list, which grows by elements that are `none`.
+fn set_place<T: Clone>(places: &mut Vec<T>, at: u32, place: T, none: T) {
     let at = at as usize;
     if at >= places.len() {
-        places.resize(at + 1, (0, 0));
+        places.resize(at + 1, none);
     }
     if let Some(known) = places.get_mut(at) {
         *known = place;
