@@ -164,10 +164,14 @@ fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     while matches!(value, Value::Missing | Value::Undefined) {
         value = operand(draw);
     }
-    match draw.below(12) {
+    match draw.below(13) {
         0 => {
             let value = draw.chance(50);
             out.append(field, doc! {"$exists": value});
+        }
+        12 => {
+            let types = ["number", "int", "double", "string", "date", "null", "array"];
+            out.append(field, doc! {"$type": draw.pick(&types)});
         }
         1 if field != "m" => {
             let cmp = draw.pick(&["$gt", "$lt", "$eq", "$gte"]);
@@ -268,7 +272,20 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
             7 => {
                 let known =
                     doc! {"$gt": array![draw.pick(&["$d", "$i", "$s", "$none"]), Value::Null]};
-                doc! {"$cond": array![known, 1, 0]}.into()
+                draw.pick(&[
+                    doc! {"$cond": array![known.clone(), 1, 0]},
+                    doc! {"$cond": array![known.clone(), "$i", Value::Null]},
+                    doc! {"$cond": array![known, "$$REMOVE", "$d"]},
+                    doc! {"$ifNull": array!["$i", 0.5]},
+                    doc! {"$max": array!["$i", "$d", 3]},
+                    doc! {"$avg": array!["$i", "$none", 2i64]},
+                    doc! {"$sum": array!["$i", "$d"]},
+                    doc! {"$switch": doc! {"branches": array![
+                        doc! {"case": doc! {"$lt": array!["$i", "$d"]}, "then": "$t"},
+                        doc! {"case": "$i", "then": true},
+                    ], "default": "$i"}},
+                ])
+                .into()
             }
             1 => "$m.host".into(),
             2 => "$t".into(),

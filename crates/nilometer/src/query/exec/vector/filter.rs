@@ -300,6 +300,20 @@ fn select_on_column(
         (_, Some(test)) => test.matches_value(value, &cx.eval),
         (_, None) => Ok(false),
     };
+    if matches!(leaf, MatchExpression::Type { .. }) && has_scalars(column) {
+        // One value of the type decides for all.
+        let mut rows = (0..column.len()).filter(|row| !column.is_missing(*row));
+        let present = rows
+            .next()
+            .map_or(ValueRef::Missing, |row| column.value(row));
+        let (present, missing) = (passes(present)?, passes(ValueRef::Missing)?);
+        return Ok(Some(selection.filter(
+            |row| match column.is_missing(row as usize) {
+                true => missing,
+                false => present,
+            },
+        )));
+    }
     match column.data() {
         BlockData::Missing => Ok(Some(if passes(ValueRef::Missing)? {
             selection.clone()
@@ -336,18 +350,7 @@ fn select_typed(
     column: &ColumnBlock,
     selection: &Selection,
 ) -> Option<Selection> {
-    let is_scalar = matches!(
-        column.data(),
-        BlockData::Int32(_)
-            | BlockData::Int64(_)
-            | BlockData::ShortInt64(_)
-            | BlockData::Double(_)
-            | BlockData::DateTime(_)
-            | BlockData::Bool(_)
-            | BlockData::Timestamp(_)
-            | BlockData::ObjectId(_)
-    );
-    if !is_scalar {
+    if !has_scalars(column) {
         return None;
     }
     let where_missing = |is: bool| match column.presence() {
@@ -377,6 +380,21 @@ fn select_typed(
         }
         _ => None,
     }
+}
+
+/// True if all values of a column are scalars of one type.
+fn has_scalars(column: &ColumnBlock) -> bool {
+    matches!(
+        column.data(),
+        BlockData::Int32(_)
+            | BlockData::Int64(_)
+            | BlockData::ShortInt64(_)
+            | BlockData::Double(_)
+            | BlockData::DateTime(_)
+            | BlockData::Bool(_)
+            | BlockData::Timestamp(_)
+            | BlockData::ObjectId(_)
+    )
 }
 
 fn is_array(value: &Value) -> bool {
