@@ -159,7 +159,8 @@ pub(crate) fn access_of(request: &Request) -> Access {
 /// How often a read on a router begins again because a placement has changed.
 const PLACEMENT_CHANGES_MAX: usize = 100;
 
-/// Runs a command. A read on a router begins again if a partition has refused the placement that it followed.
+/// Runs a command. A read on a router begins again if a partition has refused the placement that it followed, except a `getMore`:
+/// it fails.
 fn run_placed(
     database: &Database,
     session: &mut ClientSession,
@@ -175,6 +176,11 @@ fn run_placed(
         let Some(wanted) = outcome.as_ref().err().and_then(version_asked) else {
             break;
         };
+        let clock = Arc::clone(&database.services().clock);
+        let mut operation = OperationContext::internal(clock, "admin");
+        let max_time_ms = request.body.get("maxTimeMS").as_exact_i64();
+        operation.set_time_limit(max_time_ms.and_then(time_limit));
+        router.settle(&wanted, &operation)?;
         if spec.name == "getMore" {
             // Some documents were returned by the earlier placement, and the cursor is gone.
             return Err(Error::new(
@@ -185,11 +191,6 @@ fn run_placed(
                 ),
             ));
         }
-        let clock = Arc::clone(&database.services().clock);
-        let mut operation = OperationContext::internal(clock, "admin");
-        let max_time_ms = request.body.get("maxTimeMS").as_exact_i64();
-        operation.set_time_limit(max_time_ms.and_then(time_limit));
-        router.settle(&wanted, &operation)?;
         // The collection may have other options by now.
         let newest = database.newest_router();
         let database = newest.as_deref().unwrap_or(database);

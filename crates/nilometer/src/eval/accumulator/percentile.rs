@@ -144,7 +144,7 @@ impl PercentileState {
         }
         self.numbers.clear();
         self.counted = merged(std::mem::take(&mut self.counted), counted);
-        self.count_at = COUNTED_MIN.max(2 * self.counted.len());
+        self.count_at = COUNTED_MIN.max(2 * REPETITIONS_MIN * self.counted.len());
     }
 
     pub(super) fn save(&self) -> Value {
@@ -167,6 +167,8 @@ impl PercentileState {
         let counts = saved::as_u64s(parts.next()?)?;
         let is_sound = values.len() == counts.len()
             && values.is_sorted_by(|a, b| a.total_cmp(b).is_lt())
+            && !values.iter().any(|number| number.is_nan())
+            && !counts.contains(&0)
             && parts.next().is_none();
         self.counted = values.into_iter().zip(counts).collect();
         is_sound.then_some(())
@@ -177,7 +179,7 @@ impl PercentileState {
         if !later.counted.is_empty() {
             self.counted = merged(std::mem::take(&mut self.counted), later.counted);
         }
-        if self.numbers.len() >= self.count_at {
+        if (self.count_at..=COUNTED_MAX).contains(&self.numbers.len()) {
             self.count();
         }
     }
@@ -326,6 +328,8 @@ mod tests {
             array![whole(), whole(), saved::u64s(&[1])],
             array![whole(), saved::f64s(&[2.0, 1.0]), saved::u64s(&[1, 1])],
             array![whole(), whole(), saved::u64s(&[1, 1]), 1],
+            array![whole(), whole(), saved::u64s(&[1, 0])],
+            array![whole(), saved::f64s(&[1.0, f64::NAN]), saved::u64s(&[1, 1])],
             Value::from(1),
         ] {
             let mut state = PercentileState::new([0.5].into(), true);

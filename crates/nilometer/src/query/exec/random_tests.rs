@@ -63,8 +63,10 @@ fn anything(draw: &mut Draw, awkward: &[Value]) -> Value {
 }
 
 fn metadata(draw: &mut Draw) -> Value {
-    match draw.below(8) {
+    match draw.below(10) {
         0 => Value::Missing,
+        8 => Value::Null,
+        9 => doc! {"host": Value::Null, "region": draw.below(2) as i32}.into(),
         1 => "plain".into(),
         2 => doc! {"host": draw.below(3) as i32}.into(),
         _ => {
@@ -539,6 +541,21 @@ pub(super) fn is_same(
     let keeps_extremes =
         text.contains("$group") && (text.contains("$min:") || text.contains("$max:"));
     match (found, expected) {
+        // Of equal keys of several types the first is shown. What reads in another order may meet another one first.
+        (Ok(found), Ok(expected)) if text.contains("$group") && !keeps_extremes => {
+            let rest = |row: &Document| -> Vec<u8> {
+                let mut out = DocumentBuilder::new();
+                let fields = row.iter().filter(|field| field.name() != "_id");
+                fields.for_each(|field| {
+                    out.append_element(field);
+                });
+                out.finish().as_bytes().to_vec()
+            };
+            let mut pairs = found.iter().zip(expected);
+            found.len() == expected.len()
+                && pairs
+                    .all(|(a, b)| compare(a.get("_id"), b.get("_id")).is_eq() && rest(a) == rest(b))
+        }
         (Ok(found), Ok(expected)) if keeps_extremes && found.len() == expected.len() => {
             let mut pairs = found.iter().zip(expected);
             pairs.all(|(a, b)| {

@@ -11,7 +11,7 @@
 //! shows in the last bit only where a sum lies within 2^-100 of the midpoint between two doubles, or where it overflows on
 //! the way. If the first few bins of time are enough, the query's thread skips blocks by their headers, and ends the reading; what the parts
 //! have found tells it later, so a few more blocks are read than by one thread. The planner decides whether a stage may be split ([`PhysicalGroup::is_splittable`]): not if an accumulator does not
-//! merge that exactly (`$stdDevPop`, `$stdDevSamp`), holds all its input (`$push` and similar), or is random. Blocks whose totals are known are not handed out.
+//! merge that exactly (`$stdDevPop`, `$stdDevSamp`), keeps all its input (`$push` and similar, but not numbers of percentiles), or is random. Blocks whose totals are known are not handed out.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

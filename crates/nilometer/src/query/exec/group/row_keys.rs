@@ -294,11 +294,11 @@ impl Typed<'_, '_, '_, '_> {
             self.numbers.recent.resize(RECENT, None);
         }
         // Results of expressions repeat, so no number tells the date that follows.
-        let follows = kind == Kind::Date && matches!(self.results, Results::Values);
+        let remembers_next = kind == Kind::Date && matches!(self.results, Results::Values);
         let mut last: Option<u32> = None;
         let mut number = |of: T| {
             let bits = bits(of);
-            if follows && let Some(before) = last {
+            if remembers_next && let Some(before) = last {
                 if let Some(Some((known, number))) = self.numbers.next_dates.get(before as usize)
                     && *known == bits
                 {
@@ -385,10 +385,10 @@ struct GroupNumbers {
     len: usize,
 }
 
-/// Groups found by an index in place of a hash, at most.
+/// Groups found by an index in place of a hash, and lists of them, at most.
 const DENSE_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
 
-/// No group.
+/// Stands for a number without a known group.
 const NO_GROUP: u32 = u32::MAX;
 
 impl GroupNumbers {
@@ -407,12 +407,14 @@ impl GroupNumbers {
         let (series_at, number_at) = (series as usize, number as usize);
         let known = self.dense.get(series_at).map_or(0, Vec::len);
         let more = (number_at + 1).saturating_sub(known);
-        if self.dense_len + more > DENSE_MAX || series_at >= DENSE_MAX {
+        let lists = (series_at + 1).saturating_sub(self.dense.len());
+        if self.dense_len + more + lists > DENSE_MAX {
             self.sparse.insert((series, number), group);
             return;
         }
-        if series_at >= self.dense.len() {
+        if lists > 0 {
             self.dense.resize_with(series_at + 1, Vec::new);
+            self.dense_len += lists;
         }
         if let Some(groups) = self.dense.get_mut(series_at) {
             set_place(groups, number, group, NO_GROUP);

@@ -6,27 +6,32 @@
 //! ```
 //!
 //! Buckets arrive by their start, in the direction of the sort. Those of one key are in a [`BlockPool`], which merges what
-//! overlaps. Where blocks do not suffice (rows in the place of blocks, buckets of different shapes, arrays in the metadata, too
-//! many keys for the memory limit), what is left is sorted row by row: it is behind all that was returned of its groups.
+//! overlaps. Where blocks do not suffice (rows in the place of blocks, buckets of different columns, arrays in the metadata by which
+//! the sort orders, too many keys for the memory limit), what is left is sorted row by row: it is behind all that was returned of its groups.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::fast::RandomState;
-use nilometer_bson::ValueRef;
+use nilometer_bson::{Value, ValueRef};
 
 use super::keys::{MetasMet, SeriesList};
 use crate::error::Result;
 use crate::eval::expression::FieldPath;
+use crate::eval::memory_bytes;
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::exec::memory::MemoryGauge;
 use crate::query::exec::sort::block_pool::{BlockPool, PoolOutput};
 use crate::query::exec::sort::external_sort::Sorter;
+use crate::query::exec::sort::merged_bucket::MergedMetas;
 use crate::query::exec::sort::{ByPattern, Everything, assert_span, everything, gauge};
 use crate::query::exec::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::query::planner::physical::{PhysicalSort, WithinGroups};
 
-/// Bytes counted for a bucket besides those that are stored, and for each of its times.
+/// Bytes counted for a bucket besides those that are stored and its times.
 const BUCKET_OVERHEAD: usize = 512;
+
+/// Bytes counted for a key besides its values.
+const KEY_OVERHEAD: usize = 192;
 
 /// Orders the input of a `$group` within each group.
 pub(crate) struct SortWithinGroups {
@@ -80,26 +85,49 @@ impl SortWithinGroups {
         if known.is_some() {
             return Ok(known);
         }
-        let is_plain = |path: &FieldPath| {
-            let value = match path.len() {
-                1 => Some(block.meta()),
-                _ => block.plain_meta(path),
-            };
-            value.is_some_and(|value| !matches!(value, ValueRef::Array(_)))
+        let is_plain = |path: &FieldPath| match (path.len(), block.meta()) {
+            (1, meta) => !matches!(meta, ValueRef::Array(_)),
+            (_, ValueRef::Document(_)) => {
+                let value = block.plain_meta(path);
+                value.is_some_and(|value| !matches!(value, ValueRef::Array(_)))
+            }
+            (_, meta) => !matches!(meta, ValueRef::Array(_)),
         };
         if !self.within.prefix.iter().all(is_plain) {
             return Ok(None);
         }
         let constants = block.constant_document();
         let parts = self.within.parts.iter();
-        let values = parts.map(|part| part.evaluate(constants.as_ref(), &cx.eval));
+        let values = parts.map(|part| {
+            // Null and missing may be of one group.
+            let value = part.evaluate(constants.as_ref(), &cx.eval)?;
+            Ok(if value.as_ref().is_nullish() {
+                Value::Null
+            } else {
+                value
+            })
+        });
         let values = values.collect::<Result<Vec<_>>>()?;
         let collator = cx.eval.collator;
+        let known = self.keys.len();
         let at = self.keys.number_of(&values, &self.hasher, collator, || 0);
+        if self.keys.len() > known {
+            let bytes: usize = values.iter().map(memory_bytes).sum();
+            // Too much is seen when the block is added.
+            let _ = self.memory(cx).add(KEY_OVERHEAD + bytes);
+        }
         // Parts that compare equal are of one group.
         let key = self.keys.class(at);
         self.metas.remember(number, key);
         Ok(Some(key))
+    }
+
+    /// Returns whose metadata the merged buckets of a key may show.
+    fn metas_of_merged(&self) -> MergedMetas {
+        match self.within.reads_key_alone {
+            true => MergedMetas::First,
+            false => MergedMetas::Same,
+        }
     }
 
     fn memory(&mut self, cx: &ExecContext<'_>) -> &mut MemoryGauge {
@@ -120,9 +148,9 @@ impl SortWithinGroups {
         if !self.release(key, Some(bound), cx)? {
             return self.sort_rest(Some(Batch::Block(block)), cx);
         }
-        let is_descending = self.is_descending;
+        let (is_descending, metas) = (self.is_descending, self.metas_of_merged());
         let pool = self.pools.entry(key);
-        let pool = pool.or_insert_with(|| BlockPool::new(is_descending));
+        let pool = pool.or_insert_with(|| BlockPool::new(is_descending, metas));
         let times = block.bucket.count() as usize * size_of::<i64>();
         let bytes = block.bucket.stored_bytes() + BUCKET_OVERHEAD + times;
         let bytes = pool.add(block, arrival, bytes)?;
@@ -153,7 +181,12 @@ impl SortWithinGroups {
                     self.memory(cx).release(bytes);
                     self.ready.push_back(block);
                 }
-                PoolOutput::Nothing => return Ok(true),
+                PoolOutput::Nothing => {
+                    if pool.is_empty() {
+                        self.pools.remove(&key);
+                    }
+                    return Ok(true);
+                }
                 PoolOutput::Rows => return Ok(false),
             }
         }
@@ -162,6 +195,8 @@ impl SortWithinGroups {
     /// Sorts what is left row by row.
     fn sort_rest(&mut self, next: Option<Batch>, cx: &ExecContext<'_>) -> Result<()> {
         self.memory = None;
+        self.keys = SeriesList::default();
+        self.metas = MetasMet::default();
         let pools = std::mem::take(&mut self.pools).into_values();
         let mut blocks: Vec<_> = pools.flat_map(BlockPool::into_blocks).collect();
         blocks.sort_by_key(|(arrival, _)| *arrival);
@@ -188,7 +223,6 @@ impl SortWithinGroups {
         if !self.release(key, None, cx)? {
             self.sort_rest(None, cx)?;
         }
-        self.pools.remove(&key);
         Ok(true)
     }
 }
@@ -235,6 +269,7 @@ mod tests {
         let measurement = |at: i64| {
             let host = match at % 9 {
                 8 if with_arrays => array![1, 2],
+                host @ 0..2 => [Value::Null, Value::Missing][host as usize].clone(),
                 host => Value::from(host as i32 / 2),
             };
             doc! {

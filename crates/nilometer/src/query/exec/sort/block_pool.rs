@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
 
-use super::merged_bucket::merged;
+use super::merged_bucket::{MergedMetas, merged};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::{MeasurementBlock, Selection};
 
@@ -30,6 +30,7 @@ const PLACE_BYTES: usize = 24;
 pub(crate) struct BlockPool {
     parts: Vec<PooledBucket>,
     is_descending: bool,
+    metas: MergedMetas,
     /// Measurements added since the last merge.
     came: usize,
     /// Measurements to add before the next merge.
@@ -60,10 +61,11 @@ pub(crate) enum PoolOutput {
 }
 
 impl BlockPool {
-    pub(crate) fn new(is_descending: bool) -> Self {
+    pub(crate) fn new(is_descending: bool, metas: MergedMetas) -> Self {
         Self {
             parts: Vec::new(),
             is_descending,
+            metas,
             came: 0,
             wanted: MERGED_MIN,
         }
@@ -183,7 +185,8 @@ impl BlockPool {
         }
         entries.sort_by_key(|(place, _, _)| *place);
         let entries = entries.into_iter().map(|(_, source, row)| (source, row));
-        let Some(block) = merged(&blocks, entries.collect(), !self.is_descending) else {
+        let is_sorted = !self.is_descending;
+        let Some(block) = merged(&blocks, entries.collect(), is_sorted, self.metas) else {
             return Ok(PoolOutput::Rows);
         };
         let mut bytes = 0;
@@ -274,7 +277,13 @@ impl PooledBucket {
             return Some(block);
         }
         let entries = (self.given..self.count()).map(|at| (0, self.row(at)));
-        merged(&[&self.block], entries.collect(), !is_descending)
+        let blocks = [&self.block];
+        merged(
+            &blocks,
+            entries.collect(),
+            !is_descending,
+            MergedMetas::Same,
+        )
     }
 }
 

@@ -27,6 +27,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block_pool::{BlockPool, PoolOutput};
 use super::external_sort::{ENTRY_OVERHEAD, Sorter};
+use super::merged_bucket::MergedMetas;
 use super::{ByPattern, Everything, add_all, assert_span, everything, gauge};
 use crate::error::Result;
 use crate::eval::ParseContext;
@@ -406,7 +407,7 @@ impl Overlapping {
             time_at,
             buckets,
             heap: BinaryHeap::new(),
-            pool: as_blocks.then(|| BlockPool::new(is_descending)),
+            pool: as_blocks.then(|| BlockPool::new(is_descending, MergedMetas::Same)),
             partition: None,
             arrivals: 0,
             memory: gauge(cx),
@@ -468,7 +469,7 @@ impl Overlapping {
 
     /// Turns the blocks in the pool into rows.
     fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let empty = BlockPool::new(self.is_descending());
+        let empty = BlockPool::new(self.is_descending(), MergedMetas::Same);
         let Some(pool) = self.pool.replace(empty) else {
             self.pool = None;
             return Ok(());

@@ -30,10 +30,13 @@ use crate::query::planner::physical::{BucketArrival, PhysicalSort};
 /// bucket with its decoded columns in memory, so their number must be small.
 pub(in crate::query::exec) const LATE_ROWS_MAX: usize = 1000;
 
-/// Marks of a run on disk: so many shares of its rows have a known last key.
+/// Keys of a run on disk that are kept as marks, at most: each stands for the same number of rows.
 const MARKS_OF_RUN: usize = 64;
 
-/// Rows that are added at least before the first rows are put in order again.
+/// Bytes of all marks, at most: above, every second one is left out.
+const MARKS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 1 << 20 };
+
+/// The first rows are put in order again when at least so many rows were added.
 const UNORDERED_MIN: usize = 64;
 
 /// Returns the first `limit` rows of the input.
@@ -90,7 +93,7 @@ struct FirstRows<'p> {
 /// Rows on disk, in sorted runs.
 struct Runs {
     sorter: Sorter<ByPattern>,
-    /// Keys of runs in order, each with the number of rows of its run since the mark before it.
+    /// Keys of runs in order, each with a number of rows up to it that no other mark counts.
     marks: Vec<(SortKey, usize)>,
     /// The first mark with `limit` rows up to it.
     worst: Option<SortKey>,
@@ -154,6 +157,9 @@ impl FirstRows<'_> {
 
     /// Leaves out what is behind the first rows; if that is little, writes the others out.
     fn make_room(&mut self, exceeded: Error, cx: &ExecContext<'_>) -> Result<()> {
+        if !self.memory.is_exceeded() {
+            return Ok(());
+        }
         let before = self.entries.len();
         self.order();
         if !self.memory.is_exceeded() && self.entries.len() <= before - before / 8 {
@@ -183,12 +189,14 @@ impl FirstRows<'_> {
         let share = entries.len().div_ceil(MARKS_OF_RUN).max(1);
         for (number, (key, row)) in entries.into_iter().enumerate() {
             runs.sorter.add(row.into_document()?, cx)?;
-            if (number + 1).is_multiple_of(share) {
+            // Random keys are drawn again when rows are read back.
+            if (number + 1).is_multiple_of(share) && !self.plan.stage.is_random() {
                 runs.marks.push((key, share));
             }
         }
         runs.sorter.flush(cx)?;
         runs.update_worst(pattern, self.limit);
+        runs.thin_marks();
         Ok(())
     }
 
@@ -285,6 +293,23 @@ impl Runs {
         if let Some(at) = at {
             self.marks.truncate(at + 1);
             self.worst = self.marks.last().map(|(key, _)| key.clone());
+        }
+    }
+
+    /// Leaves out marks until their bytes are within the limit: the rows of one that is left out count for the next.
+    fn thin_marks(&mut self) {
+        let bytes = |(key, _): &(SortKey, usize)| key.memory_bytes() + size_of::<usize>();
+        while !self.marks.is_empty()
+            && self.marks.iter().map(bytes).sum::<usize>() > MARKS_BYTES_MAX
+        {
+            let marks = std::mem::take(&mut self.marks).into_iter();
+            let mut before = 0;
+            for (at, (key, rows)) in marks.enumerate() {
+                match at % 2 {
+                    0 => before = rows,
+                    _ => self.marks.push((key, before + rows)),
+                }
+            }
         }
     }
 }

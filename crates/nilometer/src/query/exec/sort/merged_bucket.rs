@@ -33,12 +33,22 @@ struct MergedBucket {
     is_sorted: bool,
 }
 
+/// Whose metadata a merged bucket may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MergedMetas {
+    /// That of all buckets, which is the same.
+    Same,
+    /// That of the first: the reader takes nothing from it in which the buckets differ.
+    First,
+}
+
 /// Returns the measurements `entries` of `blocks` as one block; `None` if the blocks differ in shape.
 /// `is_sorted` states that the entries ascend in time.
 pub(crate) fn merged(
     blocks: &[&MeasurementBlock],
     entries: Vec<RowLocation>,
     is_sorted: bool,
+    metas: MergedMetas,
 ) -> Option<MeasurementBlock> {
     let (first, rest) = blocks.split_first()?;
     let constants = first.constant_document();
@@ -47,7 +57,9 @@ pub(crate) fn merged(
         let has_shape = Arc::ptr_eq(&first.shape, &other.shape) || first.shape == other.shape;
         let number = first.meta_id();
         let has_number = number.is_some() && number == other.meta_id();
-        has_shape && (has_number || other.constant_document() == constants)
+        let has_meta =
+            metas == MergedMetas::First || has_number || other.constant_document() == constants;
+        has_shape && has_meta
     });
     if !are_alike {
         return None;

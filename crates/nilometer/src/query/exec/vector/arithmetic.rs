@@ -208,51 +208,21 @@ impl<'b, 'c> Rows<'b, 'c> {
         if *operator == ComparisonOperator::Cmp {
             return None;
         }
-        self.compare_vectors(*operator, left, right)
-            .or_else(|| self.compare_with_constant(*operator, left, right))
+        if let Some(found) = self
+            .compare_with_constant(*operator, left, right)
             .or_else(|| self.compare_with_constant(operator.mirrored(), right, left))
-            .or_else(|| self.compare_values(*operator, left, right))
-            .map(Vector::Bool)
-    }
-
-    fn compare_vectors(
-        &self,
-        operator: ComparisonOperator,
-        left: &Expression,
-        right: &Expression,
-    ) -> Option<Vec<bool>> {
-        let holds = |order| operator.holds(order);
+        {
+            return Some(Vector::Bool(found));
+        }
         // The right side is a constant more often.
         let right = self.vector(right)?;
         let left = self.vector(left)?;
-        Some(match (left, right) {
-            (Vector::Int(a), Vector::Int(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
-            (Vector::Date(a), Vector::Date(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
-            (Vector::Bool(a), Vector::Bool(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
-            (Vector::Long(a), Vector::Double(b)) => each(&a, &b, |a, b| holds(order_of_long(a, b))),
-            (Vector::Double(a), Vector::Long(b)) => {
-                each(&a, &b, |a, b| holds(order_of_long(b, a).reverse()))
-            }
-            (a @ Vector::Double(_), b) | (a, b @ Vector::Double(_)) => {
-                each(&doubles(a)?, &doubles(b)?, |a, b| {
-                    holds(order_of_doubles(a, b))
-                })
-            }
-            (a, b) => each(&longs(a)?, &longs(b)?, |a, b| holds(a.cmp(&b))),
-        })
-    }
-
-    /// Compares values of several types.
-    fn compare_values(
-        &self,
-        operator: ComparisonOperator,
-        left: &Expression,
-        right: &Expression,
-    ) -> Option<Vec<bool>> {
-        let (left, right) = (self.vector(left)?, self.vector(right)?);
-        let order = |at| compare_with(left.value(at), right.value(at), None);
-        let rows = 0..left.len();
-        Some(rows.map(|at| operator.holds(order(at))).collect())
+        let found = compare_typed(*operator, &left, &right).unwrap_or_else(|| {
+            let order = |at| compare_with(left.value(at), right.value(at), None);
+            let rows = 0..left.len();
+            rows.map(|at| operator.holds(order(at))).collect()
+        });
+        Some(Vector::Bool(found))
     }
 
     /// Compares a column of any types, with gaps or without, with a constant of any type.
@@ -277,6 +247,15 @@ impl<'b, 'c> Rows<'b, 'c> {
         let Some(column) = column else {
             return Some(vec![holds(ValueRef::Missing); selection.len()]);
         };
+        // Vectors of one type are compared faster.
+        if let Some(constants) = Vector::repeated(&constant, selection.len())
+            && constants.is_of_one_type()
+            && column.is_all_present()
+            && let Some(values) = Vector::of_column(column, selection)
+            && let Some(found) = compare_typed(operator, &values, &constants)
+        {
+            return Some(found);
+        }
         // Results of codes, and the result of all values, where they do not depend on the row.
         let (mut of_codes, mut of_all) = (Vec::new(), None);
         match column.data() {
@@ -322,6 +301,32 @@ impl<'b, 'c> Rows<'b, 'c> {
 pub(super) fn order_of_doubles(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b)
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
+}
+
+/// Compares two vectors of one type each; `None` for other types.
+fn compare_typed(operator: ComparisonOperator, left: &Vector, right: &Vector) -> Option<Vec<bool>> {
+    let holds = |order| operator.holds(order);
+    Some(match (left, right) {
+        (Vector::Int(a), Vector::Int(b)) => each(a, b, |a, b| holds(a.cmp(&b))),
+        (Vector::Long(a), Vector::Long(b)) | (Vector::Date(a), Vector::Date(b)) => {
+            each(a, b, |a, b| holds(a.cmp(&b)))
+        }
+        (Vector::Bool(a), Vector::Bool(b)) => each(a, b, |a, b| holds(a.cmp(&b))),
+        (Vector::Int(a), Vector::Long(b)) => each(a, b, |a, b| holds(i64::from(a).cmp(&b))),
+        (Vector::Long(a), Vector::Int(b)) => each(a, b, |a, b| holds(a.cmp(&i64::from(b)))),
+        (Vector::Double(a), Vector::Double(b)) => each(a, b, |a, b| holds(order_of_doubles(a, b))),
+        (Vector::Int(a), Vector::Double(b)) => {
+            each(a, b, |a, b| holds(order_of_doubles(f64::from(a), b)))
+        }
+        (Vector::Double(a), Vector::Int(b)) => {
+            each(a, b, |a, b| holds(order_of_doubles(a, f64::from(b))))
+        }
+        (Vector::Long(a), Vector::Double(b)) => each(a, b, |a, b| holds(order_of_long(a, b))),
+        (Vector::Double(a), Vector::Long(b)) => {
+            each(a, b, |a, b| holds(order_of_long(b, a).reverse()))
+        }
+        _ => return None,
+    })
 }
 
 /// Compares a long and a double exactly, which no conversion to one of the two types achieves for all longs.

@@ -23,6 +23,7 @@ use crate::query::exec::row::unwind::value_at;
 use crate::query::exec::sort::block_pool::{BlockPool, PoolOutput};
 use crate::query::exec::sort::bucket_sort::held_bytes;
 use crate::query::exec::sort::external_sort::{Sorted, Sorter};
+use crate::query::exec::sort::merged_bucket::MergedMetas;
 use crate::query::exec::{BoxOperator, ExecContext, next_filled};
 use crate::query::pipeline::{AxisPoint, DensifyStage};
 
@@ -94,7 +95,7 @@ pub(crate) fn gather(
     let buckets = PartitionedBuckets {
         stage: Arc::clone(stage),
         waiting: held.into(),
-        pool: BlockPool::new(false),
+        pool: BlockPool::new(false, MergedMetas::Same),
         rows: Vec::new().into_iter(),
         partition: Arc::new([]),
         sorted: None,
@@ -199,7 +200,7 @@ impl PartitionedBuckets {
 
     /// Sorts the rest of the current partition row by row.
     fn sort_partition(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let pool = std::mem::replace(&mut self.pool, BlockPool::new(false));
+        let pool = std::mem::replace(&mut self.pool, BlockPool::new(false, MergedMetas::Same));
         let mut blocks: Vec<(u64, MeasurementBlock)> = pool.into_blocks();
         while let Some(next) = self
             .waiting

@@ -121,6 +121,8 @@ pub struct WithinGroups {
     pub parts: Arc<[Expression]>,
     /// The metadata by which the sort orders before the time: each is such a part.
     pub prefix: Arc<[FieldPath]>,
+    /// The `$group` reads no metadata but these parts.
+    pub reads_key_alone: bool,
 }
 
 /// The order of buckets that a sort of measurements relies on.
@@ -336,13 +338,13 @@ pub fn needs_of(stages: &[PhysicalStage], after: &Needs) -> Needs {
         .fold(after.clone(), |needs, stage| stage.needs(&needs))
 }
 
-/// True if threads may group parts of the input of `stage`: it merges exactly, and no accumulator copies all its input when two
-/// parts are merged.
+/// True if threads may group parts of the input of `stage`: it merges exactly, and no accumulator keeps all its input, unless that
+/// is numbers alone.
 fn is_splittable(stage: &GroupStage) -> bool {
     use AccumulatorKind as K;
     let may_split = |kind| match kind {
         K::Push | K::AddToSet | K::ConcatArrays | K::SetUnion | K::MergeObjects => false,
-        // Their states are numbers alone. They are not merged across partitions, and not kept in rollups.
+        // Exact, too; whether partitions return their states is decided elsewhere.
         K::Percentile | K::Median => true,
         kind => kind_merges_exactly(kind),
     };
@@ -493,6 +495,9 @@ impl PhysicalSort {
         }
         if self.as_blocks {
             out.append("blocks", true);
+        }
+        if self.within.is_some() {
+            out.append("withinGroups", true);
         }
         out.end();
         out.finish()

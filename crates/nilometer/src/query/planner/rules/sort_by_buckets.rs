@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use super::PhysicalRule;
 use super::index_on_buckets::part_of;
+use super::streaming_group::follows_time;
+use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::expression::{Expression, FieldPath};
 use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Collation, Dependencies, ParseContext};
 use crate::index::IndexPartKind;
 use crate::query::batch::MeasurementShape;
-use crate::query::pipeline::SortStage;
+use crate::query::pipeline::{GroupStage, SortStage};
 use crate::query::planner::physical::{
     BucketInput, BucketOrder, DensifyInput, IndexChoice, Input, PhysicalPlan, PhysicalSort,
     PhysicalStage, WindowInput, WithinGroups, is_constant,
@@ -50,9 +52,11 @@ impl PhysicalRule for SortByBuckets {
 
 /// Leaves the rows of different groups in any order in a sort by time, or by metadata and then time, in front of a `$group`.
 ///
-/// Conditions: the sort is first, neither it nor the `$group` has a limit, and its last part is the time, in its stored form; buckets are read in the
-/// order of their ids, in the direction of the sort; a part of the key reads only metadata, and so is every part of
-/// the sort before the time. The rows of one group keep their order, so any accumulator may follow.
+/// Conditions: the sort is first, without a limit, and its last part is the time, in its stored form; buckets are read in the
+/// order of their ids, in the direction of the sort; a part of the key reads only metadata, and every part of the sort before
+/// the time is such a part; the `$group` reads other metadata only if the key has all of it. The rows of one group keep their order,
+/// so any accumulator may follow. Groups are returned at the end, so the rule does not fire where they may be wanted
+/// earlier ([`wants_groups_early`]).
 pub struct SortWithinGroups;
 
 impl PhysicalRule for SortWithinGroups {
@@ -72,8 +76,8 @@ impl PhysicalRule for SortWithinGroups {
         else {
             return false;
         };
-        // In order of time groups are complete before all is read: a limit may end the reading.
-        if matches!(rest, [PhysicalStage::Limit(_), ..]) {
+        let time_field = &*input.source.options().time_field;
+        if wants_groups_early(&group.stage, time_field, rest) {
             return false;
         }
         let Some(prefix) = metas_before_time(input, &sort.stage) else {
@@ -87,6 +91,14 @@ impl PhysicalRule for SortWithinGroups {
             let mut paths = parts.iter().filter_map(Expression::as_field_path);
             paths.any(|part| part == path)
         };
+        let meta_field = shape.meta_field.as_deref();
+        let reads_key_alone = reads_metadata_by_key(&group.stage, &shape);
+        let is_whole =
+            |part: &Expression| part.as_field_path().map(FieldPath::as_str) == meta_field;
+        // Buckets of one key with different metadata could not be merged.
+        if !reads_key_alone && !parts.iter().any(is_whole) {
+            return false;
+        }
         if parts.is_empty() || !prefix.iter().all(is_part) || sort.stage.limit.is_some() {
             return false;
         }
@@ -104,9 +116,48 @@ impl PhysicalRule for SortWithinGroups {
         sort.within = Some(WithinGroups {
             parts: parts.into(),
             prefix: prefix.into(),
+            reads_key_alone,
         });
         true
     }
+}
+
+/// True if groups should be returned in the order of time, before all is read: a limit behind them may end the reading, or an
+/// accumulator keeps all its input and a part of the key follows the time.
+fn wants_groups_early(stage: &GroupStage, time_field: &str, rest: &[PhysicalStage]) -> bool {
+    use AccumulatorKind as K;
+    let mut behind = rest.iter().take_while(|stage| {
+        !matches!(
+            stage,
+            PhysicalStage::Sort(_) | PhysicalStage::Group(_) | PhysicalStage::Windows(_)
+        )
+    });
+    let is_limited = behind.any(|stage| matches!(stage, PhysicalStage::Limit(_)));
+    let keeps_all = |kind| {
+        matches!(
+            kind,
+            K::Push | K::AddToSet | K::ConcatArrays | K::SetUnion | K::Percentile | K::Median
+        )
+    };
+    let mut parts = stage.key_parts().into_iter();
+    is_limited
+        || (parts.any(|(_, part)| follows_time(part, time_field))
+            && stage.fields.iter().any(|(_, spec)| keeps_all(spec.kind())))
+}
+
+/// True if a `$group` reads metadata only by parts of its key that read nothing else.
+fn reads_metadata_by_key(stage: &GroupStage, shape: &MeasurementShape) -> bool {
+    let mut reads = Dependencies::default();
+    let parts = stage.key_parts().into_iter().map(|(_, part)| part);
+    for part in parts.filter(|part| !reads_metadata(part, shape)) {
+        part.dependencies(&mut reads);
+    }
+    for (_, spec) in stage.fields.iter() {
+        spec.dependencies(&mut reads);
+    }
+    let fields = reads.top_level_fields();
+    let mut fields = fields.iter();
+    !reads.whole && !fields.any(|field| shape.meta_field.as_deref() == Some(*field))
 }
 
 /// True if an expression reads metadata, and nothing else.

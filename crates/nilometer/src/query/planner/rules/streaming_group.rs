@@ -51,7 +51,7 @@ impl PhysicalRule for GroupInOrder {
 }
 
 /// True if the expression is monotonic in the time: never falls, or never rises, while it rises.
-fn follows_time(expression: &Expression, time_field: &str) -> bool {
+pub(super) fn follows_time(expression: &Expression, time_field: &str) -> bool {
     match expression {
         Expression::FieldPath(path) => path.as_str() == time_field,
         Expression::DateTrunc(trunc) => {

@@ -445,7 +445,7 @@ fn groups_follow_a_sort_by_time() {
     for key in [
         Value::from("$t"),
         trunc("$t".into()),
-        doc! {"h": trunc("$t".into()), "v": "$v"}.into(),
+        doc! {"h": trunc("$t".into()), "m": "$m.a", "v": "$v"}.into(),
         trunc(doc! {"$subtract": array!["$t", 5]}.into()),
         doc! {"$add": array!["$t", 5]}.into(),
     ] {
@@ -485,7 +485,7 @@ fn groups_follow_a_sort_by_time() {
             .collect::<Vec<_>>()
     };
     assert_eq!(parts(trunc("$t".into())), ["_id"]);
-    let key = doc! {"v": "$v", "h": trunc("$t".into()), "t": "$t"};
+    let key = doc! {"m": "$m.a", "h": trunc("$t".into()), "t": "$t"};
     assert_eq!(parts(key.into()), ["h", "t"]);
 }
 

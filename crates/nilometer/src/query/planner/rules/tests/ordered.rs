@@ -1,6 +1,6 @@
 //! Rules that read only the first buckets of an order by time: cases where they fire and where they do not.
 
-use nilometer_bson::{Document, Value, array, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use super::buckets::{HOUR, check, date, decoded, loose, stage};
 use super::{T0, plain, series};
@@ -96,9 +96,15 @@ fn reading_ends_with_the_groups_that_come_first() {
 #[test]
 fn groups_by_metadata_need_order_within_each_group() {
     let rule = "SortWithinGroups";
-    let behind = |sort: Document, key: Value| {
-        let group = doc! {"_id": key, "all": doc! {"$push": "$v"}, "most": doc! {"$max": "$v"}};
-        vec![stage("$sort", sort), stage("$group", group)]
+    let behind = |sort: Document, key: Value, extra: Document| {
+        let mut group = DocumentBuilder::new();
+        group.append("_id", key);
+        group.append("first", doc! {"$first": "$v"});
+        group.append("most", doc! {"$max": "$v"});
+        for field in extra.iter() {
+            group.append_element(field);
+        }
+        vec![stage("$sort", sort), stage("$group", group.finish())]
     };
     for key in [
         Value::from("$m"),
@@ -106,34 +112,43 @@ fn groups_by_metadata_need_order_within_each_group() {
         doc! {"$toUpper": "$m.a"}.into(),
         doc! {"h": trunc("$t"), "m": "$m.a", "v": "$v"}.into(),
     ] {
+        let plainly = |sort: Document| behind(sort, key.clone(), doc! {});
         for order in [1, -1] {
-            check(rule, true, loose(), behind(doc! {"t": order}, key.clone()));
+            check(rule, true, loose(), plainly(doc! {"t": order}));
         }
-        check(
-            rule,
-            false,
-            loose(),
-            behind(doc! {"t": 1, "v": 1}, key.clone()),
-        );
-        check(rule, false, plain(), behind(doc! {"t": 1}, key.clone()));
-        let mut limited = behind(doc! {"t": 1}, key.clone());
-        limited.push(stage("$limit", 5));
-        check(rule, false, loose(), limited);
-        let mut limited = behind(doc! {"t": 1}, key);
+        check(rule, false, loose(), plainly(doc! {"t": 1, "v": 1}));
+        check(rule, false, plain(), plainly(doc! {"t": 1}));
+        let mut limited = plainly(doc! {"t": 1});
         limited.insert(1, stage("$limit", 5));
         check(rule, false, loose(), limited);
+        // A limit behind the group may end the reading, unless a sort reads all groups first.
+        let mut limited = plainly(doc! {"t": 1});
+        limited.push(stage("$match", doc! {"most": 5}));
+        limited.push(stage("$limit", 5));
+        check(rule, false, loose(), limited.clone());
+        limited.insert(2, stage("$sort", doc! {"most": 1}));
+        check(rule, true, loose(), limited);
     }
     let both = doc! {"x": "$m.a", "y": "$m.b"};
-    for (sort, key, expected) in [
-        (doc! {"m.a": 1, "t": 1}, Value::from("$m.a"), true),
-        (doc! {"m.a": -1, "t": -1}, both.into(), true),
-        (doc! {"m.a": 1, "t": 1}, "$m".into(), false),
-        (doc! {"m": 1, "t": 1}, "$m.a".into(), false),
-        (doc! {"v": 1, "t": 1}, "$m.a".into(), false),
-        (doc! {"t": 1}, "$v".into(), false),
-        (doc! {"t": 1}, Value::Null, false),
-        (doc! {"t": 1}, trunc("$t"), false),
+    let bins = doc! {"x": "$m.a", "h": trunc("$t")};
+    let push = || doc! {"all": doc! {"$push": "$v"}};
+    let metas = || doc! {"b": doc! {"$last": "$m.b"}};
+    for (sort, key, extra, expected) in [
+        (doc! {"m.a": 1, "t": 1}, Value::from("$m.a"), doc! {}, true),
+        (doc! {"m.a": -1, "t": -1}, both.into(), doc! {}, true),
+        (doc! {"m.a": 1, "t": 1}, "$m".into(), doc! {}, false),
+        (doc! {"m": 1, "t": 1}, "$m.a".into(), doc! {}, false),
+        (doc! {"v": 1, "t": 1}, "$m.a".into(), doc! {}, false),
+        (doc! {"t": 1}, "$v".into(), doc! {}, false),
+        (doc! {"t": 1}, Value::Null, doc! {}, false),
+        (doc! {"t": 1}, trunc("$t"), doc! {}, false),
+        // What is kept for a group ends with its bin.
+        (doc! {"t": 1}, "$m.a".into(), push(), true),
+        (doc! {"t": 1}, bins.into(), push(), false),
+        // Other metadata is known only if the key has all of it.
+        (doc! {"t": 1}, "$m.a".into(), metas(), false),
+        (doc! {"t": 1}, "$m".into(), metas(), true),
     ] {
-        check(rule, expected, loose(), behind(sort, key));
+        check(rule, expected, loose(), behind(sort, key, extra));
     }
 }
