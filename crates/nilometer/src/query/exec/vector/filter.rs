@@ -301,18 +301,7 @@ fn select_on_column(
         (_, None) => Ok(false),
     };
     if matches!(leaf, MatchExpression::Type { .. }) && has_scalars(column) {
-        // One value of the type decides for all.
-        let mut rows = (0..column.len()).filter(|row| !column.is_missing(*row));
-        let present = rows
-            .next()
-            .map_or(ValueRef::Missing, |row| column.value(row));
-        let (present, missing) = (passes(present)?, passes(ValueRef::Missing)?);
-        return Ok(Some(selection.filter(
-            |row| match column.is_missing(row as usize) {
-                true => missing,
-                false => present,
-            },
-        )));
+        return select_by_first(column, passes, selection).map(Some);
     }
     match column.data() {
         BlockData::Missing => Ok(Some(if passes(ValueRef::Missing)? {
@@ -399,6 +388,25 @@ fn has_scalars(column: &ColumnBlock) -> bool {
 
 fn is_array(value: &Value) -> bool {
     matches!(value, Value::Array(_))
+}
+
+/// Selects all values or none, and all gaps or none, by a test that depends on the type alone.
+fn select_by_first(
+    column: &ColumnBlock,
+    passes: impl Fn(ValueRef<'_>) -> Result<bool>,
+    selection: &Selection,
+) -> Result<Selection> {
+    let mut rows = (0..column.len()).filter(|row| !column.is_missing(*row));
+    let first = rows
+        .next()
+        .map_or(ValueRef::Missing, |row| column.value(row));
+    let (present, missing) = (passes(first)?, passes(ValueRef::Missing)?);
+    Ok(
+        selection.filter(|row| match column.is_missing(row as usize) {
+            true => missing,
+            false => present,
+        }),
+    )
 }
 
 /// Tests each distinct value once.
