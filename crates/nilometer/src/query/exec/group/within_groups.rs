@@ -98,13 +98,12 @@ impl SortWithinGroups {
         }
         let constants = block.constant_document();
         let parts = self.within.parts.iter();
+        let has_one_part = self.within.has_one_part;
         let values = parts.map(|part| {
-            // Null and missing may be of one group.
             let value = part.evaluate(constants.as_ref(), &cx.eval)?;
-            Ok(if value.as_ref().is_nullish() {
-                Value::Null
-            } else {
-                value
+            Ok(match value {
+                value if has_one_part && value.as_ref().is_nullish() => Value::Null,
+                value => value,
             })
         });
         let values = values.collect::<Result<Vec<_>>>()?;
@@ -281,42 +280,50 @@ mod tests {
         (0..2000).map(measurement).collect()
     }
 
+    fn check(order: &Document, with_arrays: bool, key: &Value, groups: usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let buckets = Arc::new(MemoryBuckets::new(&measurements(with_arrays), 50));
+        let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+        let all = doc! {"$push": doc! {"t": "$t", "v": "$v"}};
+        let group = doc! {"_id": key.clone(), "all": all, "most": doc! {"$max": "$v"}};
+        let stages = array![
+            doc! {"$sort": order.clone()},
+            doc! {"$group": group},
+            doc! {"$sort": doc! {"_id": 1}},
+        ];
+        let naive = PlanOptions {
+            force_rows: true,
+            no_rules: true,
+            ..PlanOptions::default()
+        };
+        let expected = run(&series, &stages, naive).unwrap();
+        assert_eq!(expected.len(), groups);
+        for bytes in [2_000, 40_000, 200_000, u64::MAX] {
+            let limits = ExecLimits {
+                sort_bytes_max: bytes,
+                ..ExecLimits::default()
+            };
+            let mut settings = settings(PlanOptions::default(), limits);
+            settings.spill = Some(folder.path().into());
+            let found = run_with(&series, &stages, settings).unwrap();
+            assert!(found == expected, "{order:?} {bytes} {key:?}");
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_sorted_row_by_row() {
-        let folder = tempfile::tempdir().unwrap();
         for (order, with_arrays) in [
             (doc! {"t": 1}, false),
             (doc! {"t": -1}, false),
             (doc! {"m.host": 1, "t": 1}, false),
             (doc! {"m.host": -1, "t": 1}, true),
         ] {
-            let buckets = Arc::new(MemoryBuckets::new(&measurements(with_arrays), 50));
-            let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
-            let group = doc! {
-                "_id": "$m.host", "all": doc! {"$push": doc! {"t": "$t", "v": "$v"}}, "most": doc! {"$max": "$v"},
-            };
-            let stages = array![
-                doc! {"$sort": order.clone()},
-                doc! {"$group": group},
-                doc! {"$sort": doc! {"_id": 1}},
-            ];
-            let naive = PlanOptions {
-                force_rows: true,
-                no_rules: true,
-                ..PlanOptions::default()
-            };
-            let expected = run(&series, &stages, naive).unwrap();
-            assert_eq!(expected.len(), 5);
-            for bytes in [2_000, 40_000, 200_000, u64::MAX] {
-                let limits = ExecLimits {
-                    sort_bytes_max: bytes,
-                    ..ExecLimits::default()
-                };
-                let mut settings = settings(PlanOptions::default(), limits);
-                settings.spill = Some(folder.path().into());
-                let found = run_with(&series, &stages, settings).unwrap();
-                assert!(found == expected, "{order:?} {bytes}");
-            }
+            // Null and missing are one key, but not where the key has several parts.
+            check(&order, with_arrays, &"$m.host".into(), 5);
+            check(&order, with_arrays, &doc! {"h": "$m.host"}.into(), 5);
+            let half = doc! {"$gt": array!["$m.rack", 4]};
+            let both = doc! {"h": "$m.host", "half": half};
+            check(&order, with_arrays, &both.into(), 7);
         }
     }
 }

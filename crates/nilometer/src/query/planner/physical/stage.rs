@@ -121,6 +121,8 @@ pub struct WithinGroups {
     pub parts: Arc<[Expression]>,
     /// The metadata by which the sort orders before the time: each is such a part.
     pub prefix: Arc<[FieldPath]>,
+    /// The key has one part, of which null and missing are the same.
+    pub has_one_part: bool,
     /// The `$group` reads no metadata but these parts.
     pub reads_key_alone: bool,
 }

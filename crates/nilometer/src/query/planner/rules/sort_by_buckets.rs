@@ -116,6 +116,7 @@ impl PhysicalRule for SortWithinGroups {
         sort.within = Some(WithinGroups {
             parts: parts.into(),
             prefix: prefix.into(),
+            has_one_part: group.stage.key_parts().len() == 1,
             reads_key_alone,
         });
         true
