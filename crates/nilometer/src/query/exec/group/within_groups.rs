@@ -39,8 +39,8 @@ pub(crate) struct SortWithinGroups {
     input: Option<BoxOperator>,
     sort: PhysicalSort,
     within: WithinGroups,
+    /// The longest span of a bucket, if the sort descends.
     span_ms: Option<i64>,
-    is_descending: bool,
     keys: SeriesList,
     metas: MetasMet,
     hasher: RandomState,
@@ -67,7 +67,6 @@ impl SortWithinGroups {
             sort,
             within,
             span_ms,
-            is_descending: span_ms.is_some(),
             keys: SeriesList::default(),
             metas: MetasMet::default(),
             hasher: RandomState::default(),
@@ -147,7 +146,7 @@ impl SortWithinGroups {
         if !self.release(key, Some(bound), cx)? {
             return self.sort_rest(Some(Batch::Block(block)), cx);
         }
-        let (is_descending, metas) = (self.is_descending, self.metas_of_merged());
+        let (is_descending, metas) = (self.span_ms.is_some(), self.metas_of_merged());
         let pool = self.pools.entry(key);
         let pool = pool.or_insert_with(|| BlockPool::new(is_descending, metas));
         let times = block.bucket.count() as usize * size_of::<i64>();

@@ -5,6 +5,8 @@
 //! Values                      several types, null and missing: operand by operand, still without documents
 //! ```
 
+use std::cmp::Ordering;
+
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::number::{Number, NumberSum};
 use nilometer_bson::order::compare_with;
@@ -89,27 +91,20 @@ impl Vector {
         fn all<T>(values: &[Value], of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
             values.iter().map(of).collect()
         }
+        macro_rules! typed {
+            ($of:ident, $vector:ident) => {
+                all(&values, |value| match value {
+                    Value::$of(value) => Some(*value),
+                    _ => None,
+                })
+                .map(Self::$vector)
+            };
+        }
         let typed = match values.first() {
-            Some(Value::Int32(_)) => all(&values, |value| match value {
-                Value::Int32(v) => Some(*v),
-                _ => None,
-            })
-            .map(Self::Int),
-            Some(Value::Int64(_)) => all(&values, |value| match value {
-                Value::Int64(v) => Some(*v),
-                _ => None,
-            })
-            .map(Self::Long),
-            Some(Value::Double(_)) => all(&values, |value| match value {
-                Value::Double(v) => Some(*v),
-                _ => None,
-            })
-            .map(Self::Double),
-            Some(Value::DateTime(_)) => all(&values, |value| match value {
-                Value::DateTime(v) => Some(*v),
-                _ => None,
-            })
-            .map(Self::Date),
+            Some(Value::Int32(_)) => typed!(Int32, Int),
+            Some(Value::Int64(_)) => typed!(Int64, Long),
+            Some(Value::Double(_)) => typed!(Double, Double),
+            Some(Value::DateTime(_)) => typed!(DateTime, Date),
             _ => None,
         };
         typed.unwrap_or(Self::Values(values))
@@ -279,40 +274,42 @@ impl ListFunction {
 
     /// Returns the extremes of two vectors: of equal values the first.
     fn extreme(self, best: Vector, other: Vector) -> Vector {
-        fn pick<T: Copy>(best: Vec<T>, other: &[T], is_better: impl Fn(T, T) -> bool) -> Vec<T> {
-            let pairs = best.into_iter().zip(other);
-            pairs
-                .map(|(a, b)| if is_better(*b, a) { *b } else { a })
-                .collect()
-        }
-        let is_max = self == Self::Max;
+        let is_better = |order: Ordering| match self {
+            Self::Max => order.is_gt(),
+            _ => order.is_lt(),
+        };
         match (best, other) {
             (Vector::Int(a), Vector::Int(b)) => {
-                Vector::Int(pick(a, &b, |b, a| if is_max { b > a } else { b < a }))
+                Vector::Int(better(a, &b, |b, a| is_better(b.cmp(&a))))
             }
             (Vector::Long(a), Vector::Long(b)) => {
-                Vector::Long(pick(a, &b, |b, a| if is_max { b > a } else { b < a }))
+                Vector::Long(better(a, &b, |b, a| is_better(b.cmp(&a))))
             }
             (Vector::Date(a), Vector::Date(b)) => {
-                Vector::Date(pick(a, &b, |b, a| if is_max { b > a } else { b < a }))
+                Vector::Date(better(a, &b, |b, a| is_better(b.cmp(&a))))
             }
-            (Vector::Double(a), Vector::Double(b)) => Vector::Double(pick(a, &b, |b, a| {
-                let order = order_of_doubles(b, a);
-                if is_max { order.is_gt() } else { order.is_lt() }
-            })),
+            (Vector::Double(a), Vector::Double(b)) => {
+                Vector::Double(better(a, &b, |b, a| is_better(order_of_doubles(b, a))))
+            }
             (a, b) => {
                 let values = (0..a.len()).map(|at| {
                     let (best, other) = (a.value(at), b.value(at));
-                    let order = compare_with(other, best, None);
-                    let is_better = !other.is_nullish()
-                        && (best.is_nullish()
-                            || if is_max { order.is_gt() } else { order.is_lt() });
-                    if is_better { other } else { best }.to_value()
+                    let wins = !other.is_nullish()
+                        && (best.is_nullish() || is_better(compare_with(other, best, None)));
+                    if wins { other } else { best }.to_value()
                 });
                 Vector::of_values(values.collect())
             }
         }
     }
+}
+
+/// Returns the second of each pair of values where that is better, else the first.
+fn better<T: Copy>(best: Vec<T>, other: &[T], is_better: impl Fn(T, T) -> bool) -> Vec<T> {
+    let pairs = best.into_iter().zip(other);
+    pairs
+        .map(|(a, b)| if is_better(*b, a) { *b } else { a })
+        .collect()
 }
 
 /// Gives null for missing.
