@@ -282,11 +282,6 @@ impl ColumnBuilder {
         }
     }
 
-    /// True if [`ColumnBuilder::size_bytes`] is about the memory of the builder: it holds no objects that are yet to be split.
-    pub fn is_flat(&self) -> bool {
-        self.section.is_none()
-    }
-
     /// Returns the whole column as if no more values followed.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.finished_from(0)

@@ -4,7 +4,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lsm_tree::{AbstractTree, AnyTree, Guard, IterGuardImpl, Slice};
+use lsm_tree::{AbstractTree, AnyTree, Guard, IterGuardImpl};
 
 use super::TreeMap;
 use super::read_sequences::ReadSequence;
@@ -273,27 +273,37 @@ struct BufferedScan {
     _instant: ReadSequence,
 }
 
+/// Where the next key of a scan is.
+#[derive(Clone, Copy)]
+enum KeySource {
+    /// In the write buffer with this number, and perhaps in others and in the tables.
+    WriteBuffer(usize),
+    /// In the tables alone.
+    Tables,
+}
+
 impl BufferedScan {
-    /// Returns the next key of all sources; `Err` for damage.
-    fn next_key(&mut self) -> std::result::Result<Option<Slice>, ()> {
-        let mut best: Option<Slice> = None;
+    /// Returns where the next key of all sources is; `Err` for damage.
+    fn next_source(&mut self) -> std::result::Result<Option<KeySource>, ()> {
         let backward = self.direction == Direction::Backward;
-        let comes_first = |key: &[u8], best: &Option<Slice>| match best {
-            Some(best) if backward => *key > best[..],
-            Some(best) => *key < best[..],
-            None => true,
+        let comes_first = |key: &[u8], best: &[u8]| match backward {
+            true => *key > *best,
+            false => *key < *best,
         };
-        for write_buffer in &mut self.write_buffers {
+        let mut best: Option<(&[u8], KeySource)> = None;
+        for (at, write_buffer) in self.write_buffers.iter_mut().enumerate() {
             if let Some((key, _)) = write_buffer.peek()
-                && comes_first(key, &best)
+                && best.is_none_or(|(best, _)| comes_first(key, best))
             {
-                best = Some(key.clone());
+                best = Some((key, KeySource::WriteBuffer(at)));
             }
         }
         match self.tables.peek() {
-            Some(Ok((key, _))) if comes_first(key, &best) => Ok(Some(Slice::from(&key[..]))),
+            Some(Ok((key, _))) if best.is_none_or(|(best, _)| comes_first(key, best)) => {
+                Ok(Some(KeySource::Tables))
+            }
             Some(Err(_)) => Err(()),
-            _ => Ok(best),
+            _ => Ok(best.map(|(_, source)| source)),
         }
     }
 }
@@ -303,28 +313,25 @@ impl Iterator for BufferedScan {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Ok(key) = self.next_key() else {
-                return self.tables.next();
+            let at = match self.next_source() {
+                Ok(None) => return None,
+                Ok(Some(KeySource::WriteBuffer(at))) => at,
+                Ok(Some(KeySource::Tables)) | Err(()) => return self.tables.next(),
             };
-            let key = key?;
-            let mut newest = None;
-            for write_buffer in &mut self.write_buffers {
-                if write_buffer.peek().is_some_and(|(other, _)| *other == key)
-                    && let Some((_, value)) = write_buffer.next()
-                {
-                    newest.get_or_insert(value);
+            // Buffers before this one have no entry with the key, or they would have been taken: the first of equal ones is the newest.
+            let (newer, others) = self.write_buffers.split_at_mut(at + 1);
+            let (key, newest) = newer.last_mut()?.next()?;
+            for write_buffer in others {
+                if write_buffer.peek().is_some_and(|(other, _)| *other == key) {
+                    write_buffer.next();
                 }
             }
             let is_it = |entry: &Result<(Bytes, Bytes)>| {
                 entry.as_ref().is_ok_and(|(other, _)| other[..] == key[..])
             };
-            let in_tables = self.tables.next_if(is_it);
-            match newest {
-                Some(Some(value)) => {
-                    return Some(Ok((Bytes::from_slice(key), Bytes::from_slice(value))));
-                }
-                Some(None) => {}
-                None => return in_tables,
+            self.tables.next_if(is_it);
+            if let Some(value) = newest {
+                return Some(Ok((Bytes::from_slice(key), Bytes::from_slice(value))));
             }
         }
     }

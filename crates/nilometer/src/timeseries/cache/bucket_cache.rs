@@ -33,8 +33,8 @@ const BUCKET_SHARE: usize = 8;
 /// An eviction frees one part in this many of the limit.
 const EVICTED_SHARE: usize = 4;
 
-/// Returns the fingerprints of the states of a bucket: of its stored bytes alone, and with the keys and values of one, two, and
-/// more entries of its tail.
+/// Returns the fingerprints of the states of a bucket: of its stored bytes alone, and with one, two, and more entries of its tail, each by
+/// its sequence number and its value.
 pub(crate) fn fingerprints(
     stored: Option<&[u8]>,
     tail: &[(Bytes, Bytes)],
@@ -42,10 +42,11 @@ pub(crate) fn fingerprints(
     /// An odd multiplier, so that the order of the entries matters and none cancels another.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let hash = xxhash_rust::xxh3::xxh3_64;
+    let sequence = |key: &[u8]| key.last_chunk().map_or(0, |last| u32::from_be_bytes(*last));
     let start = stored.map_or(0, hash);
     let entries = tail.iter().scan(start, move |state, (key, value)| {
-        *state = (*state ^ hash(key)).wrapping_mul(MIX);
-        *state = (*state ^ hash(value)).wrapping_mul(MIX);
+        let entry = hash(value) ^ u64::from(sequence(key));
+        *state = (*state ^ entry).wrapping_mul(MIX);
         Some(*state)
     });
     std::iter::once(start).chain(entries)
@@ -247,11 +248,6 @@ impl BucketCache {
         (entry.fingerprint == fingerprint).then(|| entry.read_at(versions))
     }
 
-    /// Returns the most that a bucket may keep to be folded from: half of what a bucket may take.
-    pub(crate) fn state_bytes_max(&self) -> usize {
-        self.0.buckets.bytes_max() / BUCKET_SHARE / 2
-    }
-
     /// Returns the bucket in whatever state is cached.
     pub(crate) fn other_state(&self, id: [u8; 12]) -> Option<Arc<StoredBucket>> {
         let buckets = self.lock();
@@ -344,9 +340,9 @@ mod tests {
         };
         let fingerprint = |stored, tail: &[(Bytes, Bytes)]| fingerprints(stored, tail).last();
         let states = [
-            fingerprint(None, &entry("a", "x")),
-            fingerprint(None, &entry("b", "x")),
-            fingerprint(None, &entry("a", "y")),
+            fingerprint(None, &entry("aaaa", "xxxx")),
+            fingerprint(None, &entry("aaab", "xxxx")),
+            fingerprint(None, &entry("aaaa", "yxxx")),
             fingerprint(None, &entry("", "")),
             fingerprint(Some(b""), &[]),
         ];

@@ -85,6 +85,12 @@ pub(crate) struct ColumnOrder {
 }
 
 impl ColumnOrder {
+    /// Returns the places and names of the columns, in the order of `data`.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, &Arc<str>)> + Clone {
+        let places = self.shown.iter().map(|at| *at as usize);
+        places.filter_map(|at| Some((at, self.names.get(at)?)))
+    }
+
     fn iter(&self) -> impl Iterator<Item = &str> {
         self.shown.iter().map(|at| &*self.names[*at as usize])
     }

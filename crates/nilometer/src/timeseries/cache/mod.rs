@@ -15,6 +15,7 @@
 //! Does not read storage and does not decide which buckets a query reads: that is [`super::scan`].
 
 pub(crate) mod bucket_cache;
+pub(crate) mod document_content;
 pub(crate) mod index_entries;
 pub(crate) mod interner;
 pub(crate) mod latest_bucket_list;
@@ -23,6 +24,8 @@ pub(crate) mod prefetch;
 pub(crate) mod sealed_bucket_list;
 pub(crate) mod series_list;
 pub(crate) mod summary_blocks;
+mod tail_columns;
+pub(crate) mod tail_content;
 mod version_cache;
 
 use std::sync::Arc;

@@ -1,46 +1,40 @@
 //! A bucket as a reader sees it: its header is parsed, its columns are decoded on request.
 //!
+//! It is a stored document ([`document_content`](super::document_content)), or a document and a tail ([`tail_content`](super::tail_content)).
+//!
 //! The bucket cache keeps opened buckets with their decoded columns ([`bucket_cache`](super::bucket_cache));
 //! [`scan`](crate::timeseries::scan) finds and opens them.
 
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
-use nilometer_bson::column::{self, ColumnError};
 use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 use nilometer_storage::Bytes;
 
 use super::bucket_cache::BucketMemory;
+use super::document_content::{BoundPlaces, DocumentContent, HeaderPlaces};
 use super::interner::{ColumnNames, ColumnOrder, Interner};
+use super::tail_content::{TailContent, TailToOpen};
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::memory_bytes;
-use crate::timeseries::format::bucket_document::{
-    BucketDocument, BucketImage, COLUMN_SUBTYPE, Version, damaged, plain_values,
-};
+use crate::timeseries::format::bucket_document::{BucketDocument, Layout, Version, damaged};
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::{ColumnPlace, Stored, StoredColumn};
 
 /// A bucket as a reader sees it; columns are decoded on request.
 pub struct StoredBucket {
     id: [u8; 12],
-    version: Version,
     count: usize,
-    /// The document. If `stored` holds the columns, it has their lengths in their places.
-    document: Document,
-    stored: Bytes,
+    content: Content,
     /// The names of the columns by place.
     names: Arc<ColumnNames>,
     /// The order of the columns in `data`.
     order: Arc<ColumnOrder>,
-    header: HeaderPlaces,
     columns: Box<[Column]>,
-    /// Offsets of the bounds of columns, from the first request on.
-    bounds: OnceLock<Box<[BoundPlaces]>>,
     /// Totals of columns, from the first request on.
     totals: OnceLock<Box<[Total]>>,
     /// Hands out the ids; `None` if the bucket has none.
@@ -51,28 +45,17 @@ pub struct StoredBucket {
     constants_id: OnceLock<Option<NonZeroU64>>,
     /// A reader has used the bucket since the last pass of the eviction.
     was_read: AtomicBool,
-    /// What a bucket with a tail was folded to, until a later state is folded from there.
-    folded: Mutex<Option<Box<FoldedState>>>,
     memory: BucketMemory,
 }
 
-/// A bucket with a part of its tail folded in. Entries that follow are added to it: to fold all of them again for each
-/// reader would cost as much as the bucket has measurements.
-pub(crate) struct FoldedState {
-    /// The columns so far.
-    pub(crate) image: BucketImage,
-    /// The number of entries of the tail in it.
-    pub(crate) entries: usize,
-    /// The fingerprint of the stored bytes and these entries.
-    pub(crate) fingerprint: u64,
+/// What a bucket was opened from.
+enum Content {
+    Document(DocumentContent),
+    Tail(Box<TailContent>),
 }
 
-impl FoldedState {
-    /// Its entries and its fingerprint.
-    fn at(&self) -> (usize, u64) {
-        (self.entries, self.fingerprint)
-    }
-}
+/// The stored form of a bucket that has none.
+static NOT_STORED: LazyLock<Bytes> = LazyLock::new(Bytes::default);
 
 /// A column: its place if it is stored by itself, and its values once they are decoded.
 #[derive(Default)]
@@ -102,75 +85,6 @@ fn decoded_bytes(block: &ColumnBlock) -> usize {
 /// The total of a column, from the first request on; `None` for a column without one.
 type Total = OnceLock<Option<ColumnTotal>>;
 
-/// Offsets of a column's elements in `control.min` and `control.max`; 0 if there is none, as no element starts there.
-#[derive(Clone, Copy)]
-struct BoundPlaces {
-    min: u32,
-    max: u32,
-}
-
-/// Returns the offset of the first element with each name, 0 if there is none.
-fn places_in<'d>(
-    document: DocRef<'d>,
-    names: impl Iterator<Item = &'d Arc<str>>,
-) -> impl Iterator<Item = u32> {
-    // Most documents have the elements in the order of the columns.
-    let mut in_order = document.iter();
-    names.map(move |name| {
-        let place = document.position_of(&in_order);
-        if in_order.next_named(name.as_bytes()).is_some() {
-            return u32::try_from(place).unwrap_or(0);
-        }
-        let mut walk = document.iter();
-        loop {
-            let place = document.position_of(&walk);
-            match walk.next() {
-                Some(element) if element.name_bytes() == name.as_bytes() => {
-                    return u32::try_from(place).unwrap_or(0);
-                }
-                Some(_) => {}
-                None => return 0,
-            }
-        }
-    })
-}
-
-/// Offsets of the parts of a bucket document that every query reads.
-struct HeaderPlaces {
-    min: Range<usize>,
-    max: Range<usize>,
-    /// The metadata, if it is a document.
-    meta: Option<Range<usize>>,
-    /// The place of the time column, and the bounds of the time in milliseconds.
-    times: Option<(usize, i64, i64)>,
-}
-
-impl HeaderPlaces {
-    fn of(bucket: &BucketDocument<'_>, document: &Document) -> Self {
-        let whole = document.as_bytes().as_ptr() as usize;
-        let place = |part: DocRef<'_>| {
-            let start = (part.as_bytes().as_ptr() as usize).saturating_sub(whole);
-            start..start + part.as_bytes().len()
-        };
-        Self {
-            min: place(bucket.min),
-            max: place(bucket.max),
-            meta: bucket.meta.as_document().map(place),
-            times: None,
-        }
-    }
-
-    /// Adds the bounds of the time.
-    fn with_times(self, bucket: &BucketDocument<'_>, names: &[Arc<str>], time_field: &str) -> Self {
-        let at = names.iter().position(|name| **name == *time_field);
-        let times = match (at, bucket.min.get(time_field), bucket.max.get(time_field)) {
-            (Some(at), ValueRef::DateTime(min), ValueRef::DateTime(max)) => Some((at, min, max)),
-            _ => None,
-        };
-        Self { times, ..self }
-    }
-}
-
 impl StoredBucket {
     /// Opens the stored form of a bucket.
     pub(crate) fn open(stored: Bytes, time_field: &str, interner: &Arc<Interner>) -> Result<Self> {
@@ -194,37 +108,66 @@ impl StoredBucket {
         )
     }
 
-    /// Returns a bucket that was folded with its tail. It keeps the state if that takes at most `state_bytes_max`.
-    pub(crate) fn from_folded(
-        mut state: FoldedState,
-        state_bytes_max: usize,
-        time_field: &str,
+    /// Returns a bucket of a stored document, if there is one, and a tail.
+    pub(crate) fn with_tail(
+        id: [u8; 12],
+        base: Option<Arc<Self>>,
+        tail: &TailToOpen<'_>,
+        layout: &Layout<'_>,
         interner: &Arc<Interner>,
     ) -> Result<Self> {
-        let document = state.image.document_so_far();
-        state.image.release_buffers();
-        let bucket = Self::new(document, Bytes::default(), Vec::new(), time_field, interner)?;
-        let bytes = state.image.memory_bytes();
-        let bytes = bytes.filter(|bytes| *bytes <= state_bytes_max);
-        bucket.memory.grow(bytes.unwrap_or(0));
-        Ok(Self {
-            folded: Mutex::new(bytes.map(|_| Box::new(state))),
-            ..bucket.with_ids(interner)
-        })
+        let (content, order) = TailContent::open(id, base, tail, layout, interner)?;
+        Ok(Self::of_tail(id, content, order).with_ids(interner))
     }
 
-    /// Returns the entries and the fingerprint of the state that the bucket keeps.
-    pub(crate) fn folded_at(&self) -> Option<(usize, u64)> {
-        self.lock_folded().as_deref().map(FoldedState::at)
+    /// Returns the state of the bucket with this tail, which begins with the entries of this one; `None` if this bucket has no tail. Its
+    /// decoded columns are continued: whoever asked for them will do so again.
+    pub(crate) fn with_more(
+        &self,
+        tail: &TailToOpen<'_>,
+        interner: &Arc<Interner>,
+    ) -> Result<Option<Self>> {
+        let Content::Tail(earlier) = &self.content else {
+            return Ok(None);
+        };
+        let (known, _) = earlier.state();
+        let (content, order) = earlier.with_more(tail, &self.order, interner)?;
+        let bucket = Self::of_tail(self.id, content, order);
+        if let Content::Tail(content) = &bucket.content
+            && Arc::ptr_eq(&bucket.names, &self.names)
+        {
+            for (at, column) in self.columns.iter().enumerate() {
+                let Some(block) = column.decoded.get() else {
+                    continue;
+                };
+                let block = content.with_more_values(at, block, known)?;
+                bucket.memory.grow(decoded_bytes(&block));
+                bucket.columns[at].decoded.get_or_init(|| Arc::new(block));
+            }
+        }
+        Ok(Some(bucket.with_ids(interner)))
     }
 
-    /// Takes the state if it is the one after these entries.
-    pub(crate) fn take_folded(&self, at: (usize, u64)) -> Option<Box<FoldedState>> {
-        self.lock_folded().take_if(|state| state.at() == at)
+    fn of_tail(id: [u8; 12], content: TailContent, order: Arc<ColumnOrder>) -> Self {
+        let bytes = size_of::<Self>() + content.memory_bytes();
+        let (count, content) = (content.count(), Content::Tail(Box::new(content)));
+        Self::of_parts(id, count, content, order, bytes)
     }
 
-    fn lock_folded(&self) -> MutexGuard<'_, Option<Box<FoldedState>>> {
-        self.folded.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the number of entries of the tail, and the fingerprint of the document with them; `None` if it has no tail.
+    pub(crate) fn tail_state(&self) -> Option<(usize, u64)> {
+        match &self.content {
+            Content::Document(_) => None,
+            Content::Tail(content) => Some(content.state()),
+        }
+    }
+
+    /// Returns the stored document, if this is a bucket of one with a tail.
+    pub(crate) fn base(&self) -> Option<&Arc<Self>> {
+        match &self.content {
+            Content::Document(_) => None,
+            Content::Tail(content) => content.base(),
+        }
     }
 
     fn new(
@@ -238,33 +181,47 @@ impl StoredBucket {
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
         let header = HeaderPlaces::of(&parsed, &document);
         let order = interner.column_order(parsed.data.iter().map(|e| e.name()));
-        let names = Arc::clone(&order.names);
-        let header = header.with_times(&parsed, &names, time_field);
-        let mut columns: Box<[Column]> = names.iter().map(|_| Column::default()).collect();
-        for (at, place) in order.shown.iter().zip(places) {
-            columns[*at as usize].place = Some(place);
-        }
+        let header = header.with_times(&parsed, &order.names, time_field);
         let bytes = size_of::<Self>() + document.as_bytes().len() + stored.len();
-        let memory = BucketMemory::new(bytes + columns.len() * COLUMN_BYTES);
-        Ok(Self {
-            id,
+        let content = Content::Document(DocumentContent {
             version,
-            count,
             document,
             stored,
+            header,
+            bounds: OnceLock::new(),
+        });
+        let mut bucket = Self::of_parts(id, count, content, order, bytes);
+        let order = Arc::clone(&bucket.order);
+        for (at, place) in order.shown.iter().zip(places) {
+            bucket.columns[*at as usize].place = Some(place);
+        }
+        Ok(bucket)
+    }
+
+    fn of_parts(
+        id: [u8; 12],
+        count: usize,
+        content: Content,
+        order: Arc<ColumnOrder>,
+        bytes: usize,
+    ) -> Self {
+        let names = Arc::clone(&order.names);
+        let columns: Box<[Column]> = names.iter().map(|_| Column::default()).collect();
+        let memory = BucketMemory::new(bytes + columns.len() * COLUMN_BYTES);
+        Self {
+            id,
+            count,
+            content,
             names,
             order,
-            header,
             columns,
-            bounds: OnceLock::new(),
             totals: OnceLock::new(),
             interner: None,
             meta_id: OnceLock::new(),
             constants_id: OnceLock::new(),
             was_read: AtomicBool::new(false),
-            folded: Mutex::default(),
             memory,
-        })
+        }
     }
 
     fn with_ids(self, interner: &Arc<Interner>) -> Self {
@@ -336,7 +293,10 @@ impl StoredBucket {
 
     /// Returns the stored form that the bucket was opened from; empty if it was made of a document.
     pub(crate) fn stored(&self) -> &Bytes {
-        &self.stored
+        match &self.content {
+            Content::Document(content) => &content.stored,
+            Content::Tail(_) => &NOT_STORED,
+        }
     }
 
     /// Its `_id`.
@@ -351,7 +311,7 @@ impl StoredBucket {
 
     /// True if the bucket was opened from these bytes at this address, which it keeps alive.
     pub(crate) fn is_opened_from(&self, stored: &[u8]) -> bool {
-        !stored.is_empty() && std::ptr::eq(&*self.stored, stored)
+        !stored.is_empty() && std::ptr::eq(&**self.stored(), stored)
     }
 
     /// Number of measurements.
@@ -361,115 +321,115 @@ impl StoredBucket {
 
     /// Format version: 1, 2 or 3.
     pub fn version(&self) -> i32 {
-        self.version as i32
+        let version = match &self.content {
+            Content::Document(content) => content.version,
+            Content::Tail(_) if self.is_sorted() => Version::Sorted,
+            Content::Tail(_) => Version::Unsorted,
+        };
+        version as i32
     }
 
     /// Returns the stored size in bytes.
     pub fn stored_bytes(&self) -> usize {
-        self.document.as_bytes().len() + self.stored.len()
+        match &self.content {
+            Content::Document(content) => content.document.as_bytes().len() + content.stored.len(),
+            Content::Tail(content) => content.stored_bytes(),
+        }
     }
 
     /// True when measurements are known to ascend in time.
     pub fn is_sorted(&self) -> bool {
-        self.version == Version::Sorted
+        match &self.content {
+            Content::Document(content) => content.version == Version::Sorted,
+            Content::Tail(content) => {
+                content.is_sorted(|times| Some(Arc::clone(self.decoded_at(times).ok()??)))
+            }
+        }
     }
 
     /// True when it takes no more measurements and is not changed through the collection.
     pub fn is_closed(&self) -> bool {
-        let control = self.document.get("control").as_document();
-        control.is_some_and(|control| matches!(control.get("closed"), ValueRef::Bool(true)))
+        match &self.content {
+            Content::Document(content) => {
+                let control = content.document.get("control").as_document();
+                control.is_some_and(|control| matches!(control.get("closed"), ValueRef::Bool(true)))
+            }
+            Content::Tail(content) => content.is_closed(),
+        }
     }
 
     /// The metadata, missing if there is none.
     pub fn meta(&self) -> ValueRef<'_> {
-        match &self.header.meta {
-            Some(place) => ValueRef::Document(self.part(place)),
-            None => self.document.get("meta"),
+        match &self.content {
+            Content::Document(content) => match &content.header.meta {
+                Some(place) => ValueRef::Document(content.part(place)),
+                None => content.document.get("meta"),
+            },
+            Content::Tail(content) => content.meta(),
         }
     }
 
-    /// Start and end, if the field is the time.
-    fn times_of(&self, field: &str) -> Option<(i64, i64)> {
-        let (at, min, max) = self.header.times?;
-        let name = self.names.get(at)?;
-        (**name == *field).then_some((min, max))
+    /// `control.min` of the time field, in ms.
+    pub(crate) fn start_ms(&self, time_field: &str) -> Result<i64> {
+        match self.min(time_field) {
+            ValueRef::DateTime(start_ms) => Ok(start_ms),
+            _ => Err(damaged(
+                ValueRef::ObjectId(self.id()),
+                "control.min has no time",
+            )),
+        }
+    }
+
+    /// True if a measurement has a value in the column at a place. It decodes the column if there are no bounds.
+    pub(crate) fn has_values_at(&self, at: usize) -> Result<bool> {
+        if !self.bounds_at(at).0.is_missing() {
+            return Ok(true);
+        }
+        let column = self.decoded_at(at)?;
+        Ok(column.is_some_and(|column| !column.is_all_missing()))
     }
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        match (self.times_of(field), self.place_of(field)) {
-            (Some((min, _)), _) => ValueRef::DateTime(min),
-            (None, Some(at)) => self.min_at(at),
-            (None, None) => self.part(&self.header.min).get(field),
-        }
+        self.bounds(field).0
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        match (self.times_of(field), self.place_of(field)) {
-            (Some((_, max)), _) => ValueRef::DateTime(max),
-            (None, Some(at)) => self.max_at(at),
-            (None, None) => self.part(&self.header.max).get(field),
-        }
+        self.bounds(field).1
     }
 
     /// Both.
     pub fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
-        match (self.times_of(field), self.place_of(field)) {
-            (None, Some(at)) => self.bounds_at(at),
-            _ => (self.min(field), self.max(field)),
+        if let Content::Document(content) = &self.content
+            && let Some(times) = content.header.times_of(field, &self.names)
+        {
+            return times;
+        }
+        match (self.place_of(field), &self.content) {
+            (Some(at), _) => self.bounds_at(at),
+            (None, Content::Document(content)) => content.bounds_of(field),
+            (None, Content::Tail(_)) => (ValueRef::Missing, ValueRef::Missing),
         }
     }
 
     /// Both, of the column at a place.
     pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
-        (self.min_at(at), self.max_at(at))
-    }
-
-    fn min_at(&self, at: usize) -> ValueRef<'_> {
-        let place = self.bound_places().get(at).map_or(0, |places| places.min);
-        self.bound(&self.header.min, at, place)
-    }
-
-    fn max_at(&self, at: usize) -> ValueRef<'_> {
-        let place = self.bound_places().get(at).map_or(0, |places| places.max);
-        self.bound(&self.header.max, at, place)
-    }
-
-    fn bound_places(&self) -> &[BoundPlaces] {
-        self.bounds.get_or_init(|| {
-            let shown = || self.shown().map(|(_, name)| name);
-            let min = places_in(self.part(&self.header.min), shown());
-            let both = min.zip(places_in(self.part(&self.header.max), shown()));
-            let mut places = vec![BoundPlaces { min: 0, max: 0 }; self.names.len()];
-            for ((at, _), (min, max)) in self.shown().zip(both) {
-                if let Some(slot) = places.get_mut(at) {
-                    *slot = BoundPlaces { min, max };
-                }
-            }
-            places.into()
-        })
-    }
-
-    /// Returns the value of a column's element at an offset.
-    fn bound(&self, part: &Range<usize>, at: usize, place: u32) -> ValueRef<'_> {
-        let (Some(name), true) = (self.names.get(at), place > 0) else {
-            return ValueRef::Missing;
-        };
-        let mut from_there = self.part(part).iter_from(place as usize);
-        let found = from_there.next_named(name.as_bytes());
-        found.map_or(ValueRef::Missing, |element| element.value())
+        match &self.content {
+            Content::Document(content) => content.bounds_at(at, &self.order),
+            Content::Tail(content) => content.bounds_at(at),
+        }
     }
 
     /// `control.min` or `control.max`.
     pub(crate) fn control_bounds(&self, side: &str) -> Option<DocRef<'_>> {
-        let control = self.document.get("control").as_document();
-        control.and_then(|control| control.get(side).as_document())
-    }
-
-    fn part(&self, place: &Range<usize>) -> DocRef<'_> {
-        let bytes = self.document.as_bytes().get(place.clone());
-        bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
+        match &self.content {
+            Content::Document(content) => {
+                let control = content.document.get("control").as_document();
+                control.and_then(|control| control.get(side).as_document())
+            }
+            Content::Tail(content) => content.control_bounds(self.id, side),
+        }
     }
 
     /// Returns the names of the columns by place. A column has the same place in all buckets with the same names.
@@ -479,8 +439,7 @@ impl StoredBucket {
 
     /// Returns the places and names of the columns, in the order of `data`.
     pub fn shown(&self) -> impl Iterator<Item = (usize, &Arc<str>)> + Clone {
-        let places = self.order.shown.iter().map(|at| *at as usize);
-        places.filter_map(|at| Some((at, self.names.get(at)?)))
+        self.order.places()
     }
 
     /// Returns the place of the `nth` column of `data`.
@@ -501,10 +460,13 @@ impl StoredBucket {
 
     /// Returns the bucket document.
     pub fn to_document(&self) -> Result<Document> {
-        if self.columns.iter().all(|column| column.place.is_none()) {
-            return Ok(self.document.clone());
+        match &self.content {
+            Content::Tail(content) => content.fold(self.id),
+            Content::Document(content) => match self.columns.iter().all(|c| c.place.is_none()) {
+                true => Ok(content.document.clone()),
+                false => sealed::load(&content.stored),
+            },
         }
-        sealed::load(&self.stored)
     }
 
     /// Returns a column, which it decodes if necessary; `None` if there is no such field.
@@ -530,8 +492,19 @@ impl StoredBucket {
         if let Some(block) = decoded.get() {
             return Ok(Some(block));
         }
-        let block = Arc::new(self.decode(place.as_ref(), name)?.shortened());
-        let bytes = decoded_bytes(&block);
+        let (block, more_bytes) = match &self.content {
+            Content::Document(content) => {
+                let block = content.decode((self.id, self.count), place.as_ref(), name)?;
+                (block.shortened(), 0)
+            }
+            Content::Tail(content) => {
+                let before = content.memory_bytes();
+                let block = content.column(at)?;
+                (block, content.memory_bytes().saturating_sub(before))
+            }
+        };
+        let block = Arc::new(block);
+        let bytes = decoded_bytes(&block) + more_bytes;
         // Another thread may have been faster.
         if decoded.set(block).is_ok() {
             self.memory.grow(bytes);
@@ -603,50 +576,6 @@ impl StoredBucket {
     fn place_of(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|n| **n == *name)
     }
-
-    fn decode(&self, place: Option<&ColumnPlace>, name: &str) -> Result<ColumnBlock> {
-        let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
-        if let Some(place) = place {
-            return whole_column(self.id, self.count, place.decode(&self.stored, self.count));
-        }
-        let data = self
-            .document
-            .get("data")
-            .as_document()
-            .unwrap_or(DocRef::EMPTY);
-        match (self.version, data.get(name)) {
-            (Version::Plain, ValueRef::Document(entries)) => {
-                let values = plain_values(entries, self.count)
-                    .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?;
-                Ok(ColumnBlock::from_values(&values))
-            }
-            (
-                _,
-                ValueRef::Binary {
-                    subtype: COLUMN_SUBTYPE,
-                    bytes,
-                },
-            ) => whole_column(self.id, self.count, column::decode_block(bytes, self.count)),
-            _ => Err(bad("a column has the wrong type for its version")),
-        }
-    }
-}
-
-/// Extends a decoded column to the length of its bucket.
-pub(crate) fn whole_column(
-    id: [u8; 12],
-    count: usize,
-    decoded: Result<ColumnBlock, ColumnError>,
-) -> Result<ColumnBlock> {
-    let bad = |what: &str| damaged(ValueRef::ObjectId(ObjectId(id)), what);
-    let block = decoded.map_err(|e| bad(&e.to_string()))?;
-    if block.len() == count {
-        return Ok(block);
-    }
-    // A shorter column has missing values at its end.
-    let mut values = block.to_values();
-    values.resize(count, nilometer_bson::Value::Missing);
-    Ok(ColumnBlock::from_values(&values))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::tail;
 use super::tail::{EntrySink, Header};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::{Collation, memory_bytes};
+use crate::eval::Collation;
 
 /// BSON binary subtype of a compressed column.
 pub(crate) const COLUMN_SUBTYPE: u8 = 7;
@@ -507,11 +507,6 @@ impl BucketImage {
 
     /// Returns the bucket document without columns that have no value.
     pub(crate) fn into_document(mut self) -> Document {
-        self.document_so_far()
-    }
-
-    /// Returns the bucket document without columns that have no value. The image may grow further.
-    pub(crate) fn document_so_far(&mut self) -> Document {
         let columns = self.finish_with_values(ImageColumn::finish);
         self.written().to_document(&columns)
     }
@@ -525,29 +520,6 @@ impl BucketImage {
             column.is_none_or(|(at, column)| at == 0 || column.has_values())
         });
         written
-    }
-
-    /// Frees the buffers of values that are in columns already.
-    pub(crate) fn release_buffers(&mut self) {
-        for column in &mut self.columns {
-            column.settle(&self.collation);
-            column.pending = PendingValues::default();
-        }
-    }
-
-    /// Returns the memory of the image in bytes; `None` if it holds objects whose memory is not known.
-    pub(crate) fn memory_bytes(&self) -> Option<usize> {
-        let mut bytes = size_of::<Self>() + memory_bytes(&self.meta);
-        for column in self.columns.iter() {
-            if !column.builder.is_flat() {
-                return None;
-            }
-            let buffered = column.pending.numbers.capacity() * size_of::<i64>();
-            let bounds = [&column.min, &column.max].map(|bound| memory_bytes(&bound.to_value()));
-            let of_builder = column.builder.size_bytes() + bounds.iter().sum::<usize>();
-            bytes += size_of::<ImageColumn>() + of_builder + buffered;
-        }
-        Some(bytes)
     }
 
     /// Returns the bucket in sealed form: columns are packed where that is smaller.

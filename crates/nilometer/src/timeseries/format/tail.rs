@@ -312,6 +312,35 @@ impl<'a> ByteReader<'a> {
         Some((of_all, count))
     }
 
+    /// Skips the values of a column of an entry. Returns whether one of them is not missing, which it only finds out if it `must_look`.
+    fn skip_chunk(&mut self, rows: usize, must_look: bool) -> Option<bool> {
+        let length = usize::try_from(self.varint()?).ok()?;
+        if length > 0 {
+            let bytes = self.take(length)?;
+            return match must_look {
+                true => Some(!column::decode_block(bytes, rows).ok()?.is_all_missing()),
+                false => Some(false),
+            };
+        }
+        let mut found = false;
+        for _ in 0..rows {
+            let (&tag, rest) = self.0.split_first()?;
+            self.0 = rest;
+            found |= tag != 0;
+            match tag {
+                0 | REPEATED => {}
+                SMALL_INT32 | SMALL_INT64 | SMALL_DOUBLE | NEXT_DATE | NEXT_OBJECT_ID => {
+                    self.varint()?;
+                }
+                code => {
+                    let length = value_length(code, self.0)?;
+                    self.take(length)?;
+                }
+            }
+        }
+        Some(found)
+    }
+
     /// Reads any other value; `before` is the previous one.
     fn plain(&mut self, before: ValueRef<'a>) -> Option<ValueRef<'a>> {
         let (&tag, rest) = self.0.split_first()?;
@@ -358,6 +387,16 @@ fn number_value(type_code: u8, number: i64) -> ValueRef<'static> {
     }
 }
 
+/// The beginning of a column of an entry.
+pub(crate) struct ChunkHead<'e> {
+    /// The position of the column in the bucket.
+    pub(crate) id: usize,
+    /// The name, if the entry has it.
+    pub(crate) name: Option<&'e str>,
+    /// The offset of the values in [`TailEntry::columns`].
+    pub(crate) at: usize,
+}
+
 /// A parsed entry; its columns are decoded on request.
 #[derive(Clone, Debug)]
 pub(crate) struct TailEntry {
@@ -371,11 +410,53 @@ pub(crate) struct TailEntry {
 }
 
 impl TailEntry {
+    /// Returns an entry without header of bytes that hold its columns.
+    pub(crate) fn of_columns(bytes: Bytes, columns: Range<usize>, rows: usize) -> Self {
+        Self {
+            rows,
+            header: None,
+            bytes,
+            columns,
+        }
+    }
+
+    /// The stored columns.
+    pub(crate) fn columns(&self) -> &[u8] {
+        self.bytes.get(self.columns.clone()).unwrap_or_default()
+    }
+
     /// Passes all values to `sink`, column by column.
     pub(crate) fn visit(&self, sink: &mut impl EntrySink) -> Result<()> {
-        let malformed = || damage("it is malformed");
-        let bytes = self.bytes.get(self.columns.clone());
-        let mut reader = ByteReader(bytes.unwrap_or_default());
+        let rows = self.rows;
+        self.visit_columns(|reader, head| {
+            sink.column(head.id, head.name)?;
+            visit_values(reader, rows, head.id, sink)
+        })
+    }
+
+    /// Passes the places of the columns to `found`, which returns whether it must know if the column has a value, and then to
+    /// `with_values` those that have one.
+    pub(crate) fn visit_chunks(
+        &self,
+        mut found: impl FnMut(&ChunkHead<'_>) -> Result<bool>,
+        mut with_values: impl FnMut(usize),
+    ) -> Result<()> {
+        self.visit_columns(|reader, head| {
+            let must_look = found(&head)?;
+            let has_value = reader.skip_chunk(self.rows, must_look);
+            if has_value.ok_or_else(malformed)? && must_look {
+                with_values(head.id);
+            }
+            Ok(())
+        })
+    }
+
+    fn visit_columns<'e>(
+        &'e self,
+        mut visit: impl FnMut(&mut ByteReader<'e>, ChunkHead<'e>) -> Result<()>,
+    ) -> Result<()> {
+        let bytes = self.columns();
+        let mut reader = ByteReader(bytes);
         let count = reader.varint().ok_or_else(malformed)?;
         for _ in 0..count {
             let head = reader.varint().ok_or_else(malformed)?;
@@ -388,8 +469,8 @@ impl TailEntry {
             if name.is_some() != (head & 1 == 1) {
                 return Err(malformed());
             }
-            sink.column(id, name)?;
-            self.visit_chunk(&mut reader, id, sink)?;
+            let at = bytes.len() - reader.0.len();
+            visit(&mut reader, ChunkHead { id, name, at })?;
         }
         if reader.0.is_empty() {
             Ok(())
@@ -397,40 +478,53 @@ impl TailEntry {
             Err(damage("bytes are left over"))
         }
     }
+}
 
-    fn visit_chunk(
-        &self,
-        reader: &mut ByteReader<'_>,
-        id: usize,
-        sink: &mut impl EntrySink,
-    ) -> Result<()> {
-        let malformed = || damage("it is malformed");
-        let length = reader.varint().ok_or_else(malformed)?;
-        if length > 0 {
-            let length = usize::try_from(length).map_err(|_| malformed())?;
-            let bytes = reader.take(length).ok_or_else(malformed)?;
-            let block = column::decode_block(bytes, self.rows);
-            let block = block.map_err(|e| damage(&e.to_string()))?;
-            return visit_block(&block, id, sink);
-        }
-        let (mut before, mut left) = (ValueRef::Missing, self.rows);
-        while left > 0 {
-            let mut numbers = [0; PLAIN_ROWS_MAX];
-            let (into, _) = numbers.split_at_mut(left.min(PLAIN_ROWS_MAX));
-            let read = reader.numbers(before, into);
-            let (type_code, count) = read.ok_or_else(malformed)?;
-            let numbers = numbers.get(..count).unwrap_or_default();
-            if let Some(last) = numbers.last() {
-                sink.numbers(id, type_code, numbers)?;
-                before = number_value(type_code, *last);
-            } else {
-                before = reader.plain(before).ok_or_else(malformed)?;
-                sink.value(id, before)?;
-            }
-            left -= count.max(1);
-        }
-        Ok(())
+fn malformed() -> Error {
+    damage("it is malformed")
+}
+
+/// Passes the values of a column at the beginning of `bytes` to `sink`.
+pub(crate) fn visit_chunk(
+    bytes: &[u8],
+    rows: usize,
+    id: usize,
+    sink: &mut impl EntrySink,
+) -> Result<()> {
+    visit_values(&mut ByteReader(bytes), rows, id, sink)
+}
+
+fn visit_values(
+    reader: &mut ByteReader<'_>,
+    rows: usize,
+    id: usize,
+    sink: &mut impl EntrySink,
+) -> Result<()> {
+    let length = reader.varint().ok_or_else(malformed)?;
+    if length > 0 {
+        let length = usize::try_from(length).map_err(|_| malformed())?;
+        let bytes = reader.take(length).ok_or_else(malformed)?;
+        let block = column::decode_block(bytes, rows);
+        let block = block.map_err(|e| damage(&e.to_string()))?;
+        return visit_block(&block, id, sink);
     }
+    let (mut before, mut left) = (ValueRef::Missing, rows);
+    while left > 0 {
+        let mut numbers = [0; PLAIN_ROWS_MAX];
+        let (into, _) = numbers.split_at_mut(left.min(PLAIN_ROWS_MAX));
+        let read = reader.numbers(before, into);
+        let (type_code, count) = read.ok_or_else(malformed)?;
+        let numbers = numbers.get(..count).unwrap_or_default();
+        if let Some(last) = numbers.last() {
+            sink.numbers(id, type_code, numbers)?;
+            before = number_value(type_code, *last);
+        } else {
+            before = reader.plain(before).ok_or_else(malformed)?;
+            sink.value(id, before)?;
+        }
+        left -= count.max(1);
+    }
+    Ok(())
 }
 
 /// Passes the values of a decoded column to `sink`.

@@ -281,24 +281,26 @@ impl BucketReader {
         Ok(Some(found))
     }
 
-    /// The same for a scan of a range: if they are not known, only this range is read, as beside writers they change all the time.
-    fn unsealed_of_range(
+    /// The same for a scan of a range.
+    fn known_unsealed(
         &self,
-        snapshot: &dyn Snapshot,
-        keyspaces: BucketKeyspaces,
         versions: Option<KeyspaceVersions>,
         range: &KeyRange,
-    ) -> Result<Vec<[u8; 12]>> {
-        let lists = &self.cache.sealed_lists;
-        let known = versions.and_then(|versions| lists.unsealed_within(versions, range));
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let found = point_reads::unsealed_within(snapshot, keyspaces, range)?;
+    ) -> Option<Vec<[u8; 12]>> {
+        self.cache.sealed_lists.unsealed_within(versions?, range)
+    }
+
+    /// Records the buckets of a range that have an open document or a tail.
+    fn record_unsealed(
+        &self,
+        versions: Option<KeyspaceVersions>,
+        range: &KeyRange,
+        unsealed: Vec<[u8; 12]>,
+    ) {
         if let Some(versions) = versions.filter(|_| self.cache.buckets.is_enabled()) {
-            lists.record_unsealed(versions, range.clone(), found.clone());
+            let lists = &self.cache.sealed_lists;
+            lists.record_unsealed(versions, range.clone(), unsealed);
         }
-        Ok(found)
     }
 }
 

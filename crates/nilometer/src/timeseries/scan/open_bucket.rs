@@ -1,31 +1,30 @@
-//! Opens a bucket that was read: from the cache, from its stored form, or by folding its tail in.
+//! Opens a bucket that was read: from the cache, from its stored form, or from its stored form and its tail.
 //!
 //! ```text
 //! stored document, no tail ─► cache: same bytes? ─► StoredBucket::open
 //! tail                     ─► cache: same state? ─┐
-//!                             └ an earlier state ─┴─► append the entries since ─► StoredBucket::from_folded
-//!                             └ none: fold all of them
+//!                             └ an earlier state ─┴─► StoredBucket::with_more: the entries since
+//!                             └ none ─► StoredBucket::with_tail
 //! ```
 //!
-//! Beside a writer the buckets of all its series have a new entry at each read. A reader that folded whole buckets would need the time of
-//! all their measurements for each query.
+//! Beside a writer the buckets of all its series have a new entry at each read.
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::Bytes;
 
+use super::BucketReader;
 use super::storage_iterator::{RawBucket, StoredForm};
-use super::{BucketReader, bucket_parts};
+use super::summarized_bucket::RESERVED_SHARE;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::timeseries::cache::ReadCache;
 use crate::timeseries::cache::bucket_cache;
-use crate::timeseries::cache::opened_bucket::{FoldedState, StoredBucket};
+use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
-use crate::timeseries::format::bucket_document::{BucketImage, Layout, damaged};
-use crate::timeseries::format::{sealed, tail};
+use crate::timeseries::cache::tail_content::TailToOpen;
+use crate::timeseries::format::bucket_document::Layout;
 
 impl BucketReader {
     /// Returns a bucket from the cache, or opens it.
@@ -53,67 +52,87 @@ impl BucketReader {
         {
             return Ok(cached);
         }
-        let other = cache.other_state(id).filter(|_| !tail.is_empty());
-        let other_at = other.as_ref().and_then(|bucket| bucket.folded_at());
-        let (mut fingerprint, mut begun_at) = (0, None);
+        let earlier = cache.other_state(id).filter(|_| !tail.is_empty());
+        let earlier_state = earlier.as_ref().and_then(|bucket| bucket.tail_state());
+        let (mut fingerprint, mut is_continued) = (0, false);
         for state in bucket_cache::fingerprints(stored.as_deref(), &tail).enumerate() {
-            begun_at = begun_at.or(other_at.filter(|at| *at == state));
+            is_continued |= earlier_state == Some(state);
             fingerprint = state.1;
         }
         if let Some(cached) = cache.get(id, fingerprint, versions) {
             return Ok(cached);
         }
-        let options = collection.timeseries.as_ref();
-        let time_field = options.map_or("", |options| &*options.time_field);
+        // A scan of more than the cache holds would only replace what others use, and what is left out costs little to open.
+        let is_kept = tail.is_empty() || earlier.is_some() || cache.has_room(RESERVED_SHARE);
         let bucket = match stored {
-            Some(stored) if tail.is_empty() => StoredBucket::open(stored, time_field, interner)?,
+            Some(stored) if tail.is_empty() => {
+                StoredBucket::open(stored, time_field_of(collection), interner)?
+            }
             stored => {
-                let layout = Layout {
-                    time_field,
-                    collation: Collation::of_stored(collection.options.as_ref())?,
-                };
-                let image = match begun_at.and_then(|at| other?.take_folded(at)) {
-                    Some(begun) => with_rest(*begun, &tail)?,
-                    None => fold(id, stored, &tail, &layout)?,
-                };
-                let state = FoldedState {
-                    image,
-                    entries: tail.len(),
+                let tail = TailToOpen {
+                    entries: &tail,
                     fingerprint,
                 };
-                StoredBucket::from_folded(state, cache.state_bytes_max(), time_field, interner)?
+                let continued = match earlier.as_ref().filter(|_| is_continued) {
+                    Some(earlier) => earlier.with_more(&tail, interner)?,
+                    None => None,
+                };
+                #[cfg(test)]
+                if continued.is_some() {
+                    cov_mark::hit!(bucket_continued);
+                }
+                match continued {
+                    Some(continued) => continued,
+                    None => self.with_tail(collection, (id, stored, &tail), earlier)?,
+                }
             }
         };
         let bucket = Arc::new(bucket);
-        cache.insert(id, fingerprint, bucket.clone(), versions);
+        if is_kept {
+            cache.insert(id, fingerprint, bucket.clone(), versions);
+        }
         Ok(bucket)
     }
+
+    /// Opens a bucket with its id, document and tail.
+    fn with_tail(
+        &self,
+        collection: &Collection,
+        (id, stored, tail): ([u8; 12], Option<Bytes>, &TailToOpen<'_>),
+        earlier: Option<Arc<StoredBucket>>,
+    ) -> Result<StoredBucket> {
+        let layout = Layout {
+            time_field: time_field_of(collection),
+            collation: Collation::of_stored(collection.options.as_ref())?,
+        };
+        let base = match stored {
+            Some(stored) => Some(self.base(earlier, stored, layout.time_field)?),
+            None => None,
+        };
+        StoredBucket::with_tail(id, base, tail, &layout, &self.cache.interner)
+    }
+
+    /// Returns the document of a bucket that has a tail: that of an earlier state, with its decoded columns, or it is opened.
+    fn base(
+        &self,
+        earlier: Option<Arc<StoredBucket>>,
+        stored: Bytes,
+        time_field: &str,
+    ) -> Result<Arc<StoredBucket>> {
+        if let Some(earlier) = earlier {
+            let base = earlier.base().unwrap_or(&earlier);
+            if *base.stored() == stored {
+                #[cfg(test)]
+                cov_mark::hit!(document_of_earlier_state);
+                return Ok(Arc::clone(base));
+            }
+        }
+        let opened = StoredBucket::open(stored, time_field, &self.cache.interner)?;
+        Ok(Arc::new(opened))
+    }
 }
 
-/// Appends the entries that are not in an earlier state of the bucket.
-fn with_rest(begun: FoldedState, tail: &[(Bytes, Bytes)]) -> Result<BucketImage> {
-    #[cfg(test)]
-    cov_mark::hit!(bucket_folded_from_earlier_state);
-    let mut image = begun.image;
-    for (_, value) in tail.iter().skip(begun.entries) {
-        image.append_entry(&tail::decode(value)?)?;
-    }
-    Ok(image)
-}
-
-/// Folds the document and the whole tail of a bucket.
-fn fold(
-    id: [u8; 12],
-    stored: Option<Bytes>,
-    tail: &[(Bytes, Bytes)],
-    layout: &Layout<'_>,
-) -> Result<BucketImage> {
-    let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
-    let document = document.as_ref().map(Document::as_ref);
-    let mut entries = Vec::with_capacity(tail.len());
-    for (key, value) in tail {
-        entries.push((key.to_vec(), tail::decode(value)?));
-    }
-    let image = bucket_parts::image(document, &entries, id, layout)?;
-    image.ok_or_else(|| damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it"))
+fn time_field_of(collection: &Collection) -> &str {
+    let options = collection.timeseries.as_ref();
+    options.map_or("", |options| &*options.time_field)
 }

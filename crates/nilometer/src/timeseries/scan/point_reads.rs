@@ -10,7 +10,7 @@
 //!   together, as the newest of all series do: while the next open document or tail entry belongs to a later bucket, these
 //!   two keyspaces need no lookup.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot, seek};
 
@@ -108,6 +108,68 @@ pub(super) fn unsealed_within(
         }
     }
     Ok(ids.into_iter().collect())
+}
+
+/// The open document and the tail of a bucket.
+#[derive(Default)]
+pub(super) struct UnsealedParts {
+    open: Option<Bytes>,
+    tail: Vec<(Bytes, Bytes)>,
+}
+
+/// Returns what buckets in a range have besides sealed documents.
+pub(super) fn unsealed_parts_within(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    range: &KeyRange,
+) -> Result<BTreeMap<[u8; 12], UnsealedParts>> {
+    let mut found: BTreeMap<_, UnsealedParts> = BTreeMap::new();
+    let (start, end) = (&range.start, range.end.as_deref());
+    for entry in snapshot.scan(keyspaces.open, start, end, Direction::Forward)? {
+        let (key, stored) = entry?;
+        found.entry(bucket_of(&key)?).or_default().open = Some(stored);
+    }
+    let mut tails = LookaheadIterator::of_scan(
+        snapshot,
+        keyspaces.tail,
+        snapshot.scan(keyspaces.tail, start, end, Direction::Forward)?,
+    )?;
+    while let Some((id, ..)) = tails.next {
+        let tail = &mut found.entry(id).or_default().tail;
+        while let Some(entry) = tails.take(id)? {
+            tail.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the buckets with these ids that exist, which ascend. `unsealed` has all that they have besides sealed documents.
+pub(super) fn with_unsealed_parts(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    ids: &[[u8; 12]],
+    mut unsealed: BTreeMap<[u8; 12], UnsealedParts>,
+) -> Result<Vec<RawBucket>> {
+    let Some(last) = ids.last() else {
+        return Ok(Vec::new());
+    };
+    let mut sealed = Sealed {
+        iterator: LookaheadIterator::new(snapshot, keyspaces.sealed, *last),
+        distant: 0,
+    };
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        let UnsealedParts { open, tail } = unsealed.remove(id).unwrap_or_default();
+        let document = match open {
+            Some(stored) => Some(StoredForm::Open(stored)),
+            None => {
+                let stored = sealed.document(snapshot, keyspaces.sealed, *id)?;
+                stored.map(StoredForm::Sealed)
+            }
+        };
+        found.extend(raw_bucket(*id, document, tail));
+    }
+    Ok(found)
 }
 
 /// Returns a bucket, or `None` if it has neither a document nor a tail.
@@ -209,6 +271,19 @@ impl<'s> LookaheadIterator<'s> {
             scan: None,
             next: None,
         }
+    }
+
+    /// Returns an iterator that steps through a scan and is not moved to other keys.
+    fn of_scan(snapshot: &'s dyn Snapshot, keyspace: KeyspaceId, scan: Scan) -> Result<Self> {
+        let mut iterator = Self {
+            snapshot,
+            keyspace,
+            end: Vec::new(),
+            scan: Some(scan),
+            next: None,
+        };
+        iterator.pull()?;
+        Ok(iterator)
     }
 
     /// Returns the next entry of a bucket, or `None` if there is no other.
@@ -342,6 +417,11 @@ mod tests {
             assert_eq!(found, expected);
             assert_eq!(apart, expected);
             assert_eq!(mostly, expected);
+            if asked.is_sorted() {
+                let parts = unsealed_parts_within(&*snapshot, keyspaces, &KeyRange::all());
+                let in_one = with_unsealed_parts(&*snapshot, keyspaces, &asked, parts.unwrap());
+                assert_eq!(plain(in_one.unwrap()), expected);
+            }
         };
         for step in [1, 2, 11, 35, 120] {
             check((0..200).step_by(step).map(id).collect());

@@ -257,14 +257,28 @@ impl SummarizedBuckets {
         let to = rows.partition_point(|row| covered.ends_after(&row.id));
         let rows = rows.get(from..to).unwrap_or(&[]);
         let versions = KeyspaceVersions::of(&*snapshot, keyspaces);
-        let unsealed = reader.unsealed_of_range(&*snapshot, keyspaces, versions, covered)?;
         let opaque = rows.iter().filter(|row| row.is_opaque()).map(|row| row.id);
-        let mut changed: Vec<_> = marked.into_iter().chain(unsealed).chain(opaque).collect();
-        changed.sort_unstable();
-        changed.dedup();
-        let mut read = point_reads::neighbours(&*snapshot, keyspaces, &changed)?
-            .into_iter()
-            .peekable();
+        let mut changed: Vec<_> = marked.into_iter().chain(opaque).collect();
+        let mut add = |unsealed: &[[u8; 12]]| {
+            changed.extend_from_slice(unsealed);
+            changed.sort_unstable();
+            changed.dedup();
+        };
+        let read = match reader.known_unsealed(versions, covered) {
+            Some(known) => {
+                add(&known);
+                point_reads::neighbours(&*snapshot, keyspaces, &changed)?
+            }
+            // Beside writers they change all the time: they are found and read at once.
+            None => {
+                let parts = point_reads::unsealed_parts_within(&*snapshot, keyspaces, covered)?;
+                let unsealed: Vec<_> = parts.keys().copied().collect();
+                add(&unsealed);
+                reader.record_unsealed(versions, covered, unsealed);
+                point_reads::with_unsealed_parts(&*snapshot, keyspaces, &changed, parts)?
+            }
+        };
+        let mut read = read.into_iter().peekable();
         let chunk = Arc::new(ChunkReader::new(&self.scan, &snapshot, versions));
         let collection = self.scan.collection.clone();
         let assembled = |raw| {

@@ -16,7 +16,8 @@ use super::{BucketReader, StoredBuckets};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::timeseries::cache::opened_bucket::{StoredBucket, whole_column};
+use crate::timeseries::cache::document_content::whole_column;
+use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
 use crate::timeseries::format::bucket_document::damaged;
@@ -25,7 +26,7 @@ use crate::timeseries::format::sealed::{self, ColumnPlace};
 use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
 /// One part in this many of the cache is not filled by scans.
-const RESERVED_SHARE: usize = 8;
+pub(super) const RESERVED_SHARE: usize = 8;
 
 /// Reads the buckets of one chunk that are requested after all.
 pub(super) struct ChunkReader {
