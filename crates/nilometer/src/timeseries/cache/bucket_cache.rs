@@ -1,6 +1,6 @@
 //! Opened buckets with the columns that were decoded, for the next reader.
 //!
-//! An entry is valid for one state of its bucket: the stored bytes and the tail entries that were folded into it. There
+//! An entry is valid for one state of its bucket: the stored bytes and the entries of its tail. There
 //! are three ways to find an entry, from the cheapest to the dearest:
 //!
 //! - by the versions of the keyspaces ([`KeyspaceVersions`]), if the entry was found at the same versions before: storage

@@ -62,6 +62,8 @@ static NOT_STORED: LazyLock<Bytes> = LazyLock::new(Bytes::default);
 struct Column {
     place: Option<ColumnPlace>,
     decoded: OnceLock<Arc<ColumnBlock>>,
+    /// A reader has requested it of a bucket with a tail.
+    was_requested: AtomicBool,
 }
 
 /// Memory of a column that is not decoded, with its bounds and its total.
@@ -120,8 +122,8 @@ impl StoredBucket {
         Ok(Self::of_tail(id, content, order).with_ids(interner))
     }
 
-    /// Returns the state of the bucket with this tail, which begins with the entries of this one; `None` if this bucket has no tail. Its
-    /// decoded columns are continued: whoever asked for them will do so again.
+    /// Returns the state of the bucket with this tail, which begins with the entries of this one; `None` if this bucket has no tail. The
+    /// columns that were requested of this state are continued: whoever asked for them will do so again.
     pub(crate) fn with_more(
         &self,
         tail: &TailToOpen<'_>,
@@ -131,13 +133,14 @@ impl StoredBucket {
             return Ok(None);
         };
         let (known, _) = earlier.state();
-        let (content, order) = earlier.with_more(tail, &self.order, interner)?;
+        let (content, order) = earlier.with_more(self.id, tail, &self.order, interner)?;
         let bucket = Self::of_tail(self.id, content, order);
         if let Content::Tail(content) = &bucket.content
             && Arc::ptr_eq(&bucket.names, &self.names)
         {
             for (at, column) in self.columns.iter().enumerate() {
-                let Some(block) = column.decoded.get() else {
+                let was_requested = column.was_requested.load(Ordering::Relaxed);
+                let Some(block) = column.decoded.get().filter(|_| was_requested) else {
                     continue;
                 };
                 let block = content.with_more_values(at, block, known)?;
@@ -149,7 +152,7 @@ impl StoredBucket {
     }
 
     fn of_tail(id: [u8; 12], content: TailContent, order: Arc<ColumnOrder>) -> Self {
-        let bytes = size_of::<Self>() + content.memory_bytes();
+        let bytes = size_of::<Self>() + content.memory_bytes() + content.more_bytes_of_base();
         let (count, content) = (content.count(), Content::Tail(Box::new(content)));
         Self::of_parts(id, count, content, order, bytes)
     }
@@ -417,18 +420,22 @@ impl StoredBucket {
     pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
         match &self.content {
             Content::Document(content) => content.bounds_at(at, &self.order),
-            Content::Tail(content) => content.bounds_at(at),
+            Content::Tail(content) => {
+                let bounds = content.bounds_at(at);
+                self.memory.grow(content.more_bytes_of_base());
+                bounds
+            }
         }
     }
 
-    /// `control.min` or `control.max`.
+    /// `control.min` or `control.max` of the stored document.
     pub(crate) fn control_bounds(&self, side: &str) -> Option<DocRef<'_>> {
         match &self.content {
             Content::Document(content) => {
                 let control = content.document.get("control").as_document();
                 control.and_then(|control| control.get(side).as_document())
             }
-            Content::Tail(content) => content.control_bounds(self.id, side),
+            Content::Tail(content) => content.base()?.control_bounds(side),
         }
     }
 
@@ -480,11 +487,15 @@ impl StoredBucket {
     /// Returns the column at a place among [`StoredBucket::columns`], which it decodes if necessary.
     pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         self.names.mark_requested(at);
+        if let (Content::Tail(_), Some(column)) = (&self.content, self.columns.get(at)) {
+            column.was_requested.store(true, Ordering::Relaxed);
+        }
         self.decoded_at(at)
     }
 
-    fn decoded_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
-        let (Some(Column { place, decoded }), Some(name)) =
+    /// The same without a note that it was requested.
+    pub(super) fn decoded_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        let (Some(Column { place, decoded, .. }), Some(name)) =
             (self.columns.get(at), self.names.get(at))
         else {
             return Ok(None);
@@ -497,11 +508,7 @@ impl StoredBucket {
                 let block = content.decode((self.id, self.count), place.as_ref(), name)?;
                 (block.shortened(), 0)
             }
-            Content::Tail(content) => {
-                let before = content.memory_bytes();
-                let block = content.column(at)?;
-                (block, content.memory_bytes().saturating_sub(before))
-            }
+            Content::Tail(content) => (content.column(at)?, content.more_bytes_of_base()),
         };
         let block = Arc::new(block);
         let bytes = decoded_bytes(&block) + more_bytes;
@@ -543,6 +550,9 @@ impl StoredBucket {
     /// Returns the total of the column at a place, which it computes once; `None` if the column has none ([`ColumnTotal::of`]).
     pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
         self.names.mark_requested(at);
+        if let (Content::Tail(_), Some(column)) = (&self.content, self.columns.get(at)) {
+            column.was_requested.store(true, Ordering::Relaxed);
+        }
         self.known_total_at(at)
     }
 

@@ -58,6 +58,13 @@ impl ColumnTable {
         columns.map(|(id, column)| (id, &column.name))
     }
 
+    /// Returns the memory in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let names = self.columns.iter().map(|column| column.name.len());
+        let names = names.sum::<usize>() + self.columns.len() * 2 * size_of::<usize>();
+        names + self.columns.capacity() * size_of::<TableColumn>()
+    }
+
     /// Finds a column of an entry, which is added if the entry names it. Returns whether it has values.
     fn find(&mut self, head: &tail::ChunkHead<'_>) -> Result<bool> {
         if head.id >= self.columns.len() {
@@ -109,7 +116,7 @@ struct Segment {
 impl Segment {
     /// Reads entries. The columns they name are added to `table`. Returns the header with them if an entry has it.
     fn read(tail: &[(Bytes, Bytes)], table: &mut ColumnTable) -> Result<(Self, Option<Header>)> {
-        let length = tail.iter().map(|(_, value)| value.len()).sum();
+        let length: usize = tail.iter().map(|(_, value)| value.len()).sum();
         let mut bytes = Vec::with_capacity(length);
         let mut entries = Vec::with_capacity(tail.len());
         let mut chunks = Vec::with_capacity(table.columns.len());
@@ -133,8 +140,9 @@ impl Segment {
                 }
             }
             if entries.is_empty() {
-                // Most entries have the columns of the first.
-                chunks.reserve_exact(chunks.len() * (tail.len() - 1));
+                // Most entries have the columns of the first. A chunk takes at least three bytes.
+                let most = (length - bytes.len()) / 3 + 1;
+                chunks.reserve_exact(most.min(chunks.len() * (tail.len() - 1)));
             }
             entries.push(EntryPlace {
                 rows: short(entry.rows)?,

@@ -4,24 +4,27 @@
 //! names, count                          when it is opened
 //! a column    column of the document | values of the entries           on request
 //! bounds      bounds of the document, then the values of the entries   on request
-//! document    all of it folded          for readers of buckets as documents, and `validate`
+//! document    all of it folded          for readers of buckets as documents
 //! ```
 //!
 //! Whoever reads measurements needs few columns, and beside a writer each bucket has a new entry at each read. The document keeps its
 //! decoded columns: the next state of the bucket begins with it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::{ColumnBlock, ColumnBlockBuilder};
-use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_bson::{Document, ObjectId, Value, ValueRef};
 use nilometer_storage::Bytes;
 
 use super::interner::{ColumnOrder, Interner};
 use super::opened_bucket::StoredBucket;
 use super::tail_columns::{BlockSink, ColumnTable, TailColumns};
 use crate::error::Result;
-use crate::eval::Collation;
-use crate::timeseries::format::bucket_document::{BucketImage, Layout, Version, damaged};
+use crate::eval::{Collation, memory_bytes};
+use crate::timeseries::format::bucket_document::{
+    BucketImage, Layout, MEASUREMENTS_MAX, Version, damaged,
+};
 use crate::timeseries::format::min_max::{Extreme, Side};
 use crate::timeseries::format::tail::{EntrySink, Header};
 
@@ -41,8 +44,12 @@ pub(super) struct TailContent {
     /// By place.
     columns: Box<[TailColumn]>,
     is_sorted: OnceLock<bool>,
-    document: OnceLock<Document>,
+    /// Memory of the stored document that was counted for this bucket.
+    counted_bytes: AtomicUsize,
 }
+
+/// An estimate of the heap of two bounds.
+const BOUNDS_HEAP_BYTES: usize = 32;
 
 /// A column of such a bucket.
 struct TailColumn {
@@ -101,14 +108,26 @@ impl TailContent {
             time_field: layout.time_field.into(),
             collation: layout.collation.clone(),
             is_sorted: OnceLock::new(),
-            document: OnceLock::new(),
+            counted_bytes: AtomicUsize::new(0),
         };
+        content.check_count(id)?;
         Ok((content, order))
+    }
+
+    fn check_count(&self, id: [u8; 12]) -> Result<()> {
+        match self.count() {
+            0..=MEASUREMENTS_MAX => Ok(()),
+            _ => {
+                let id = ValueRef::ObjectId(ObjectId(id));
+                Err(damaged(id, "too many measurements"))
+            }
+        }
     }
 
     /// Opens the state of the bucket with this tail, which begins with the entries of this one. `order` is that of this state.
     pub(super) fn with_more(
         &self,
+        id: [u8; 12],
         tail: &TailToOpen<'_>,
         order: &Arc<ColumnOrder>,
         interner: &Interner,
@@ -132,8 +151,9 @@ impl TailContent {
             time_field: Arc::clone(&self.time_field),
             collation: self.collation.clone(),
             is_sorted: OnceLock::new(),
-            document: OnceLock::new(),
+            counted_bytes: AtomicUsize::new(0),
         };
+        content.check_count(id)?;
         for column in &content.columns {
             let mut earlier = self.columns.iter();
             let earlier = earlier.find(|earlier| earlier.id == column.id);
@@ -190,11 +210,19 @@ impl TailContent {
         self.header.meta.as_ref()
     }
 
-    /// Returns the memory in bytes, that of the document included.
+    /// Returns the memory in bytes, without that of the document.
     pub(super) fn memory_bytes(&self) -> usize {
-        let base = self.base.as_ref().map_or(0, |base| base.memory().bytes());
-        let columns = size_of_val(&*self.columns);
-        size_of::<Self>() + base + self.tail.memory_bytes() + columns
+        let columns = self.columns.len() * (size_of::<TailColumn>() + BOUNDS_HEAP_BYTES);
+        let header = memory_bytes(&self.header.meta) + self.time_field.len();
+        let own = size_of::<Self>() + header + columns;
+        own + self.table.memory_bytes() + self.tail.memory_bytes()
+    }
+
+    /// Returns the memory that the document takes and that was not returned before.
+    pub(super) fn more_bytes_of_base(&self) -> usize {
+        let now = self.base.as_ref().map_or(0, |base| base.memory().bytes());
+        let counted = self.counted_bytes.fetch_max(now, Ordering::Relaxed);
+        now.saturating_sub(counted)
     }
 
     /// Returns the stored size in bytes.
@@ -247,17 +275,19 @@ impl TailContent {
 
     fn base_column(&self, column: &TailColumn) -> Result<Option<&Arc<ColumnBlock>>> {
         match (&self.base, column.base_at) {
-            (Some(base), Some(at)) => base.column_at(at),
+            (Some(base), Some(at)) => base.decoded_at(at),
             _ => Ok(None),
         }
     }
 
-    /// Returns the bounds of the column at a place; missing ones if it cannot be decoded.
+    /// Returns the bounds of the column at a place; missing and null if it cannot be decoded.
     pub(super) fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
         let Some(column) = self.columns.get(at) else {
             return MISSING;
         };
-        let bounds = || self.find_bounds(column).unwrap_or_default();
+        // Bounds of two types decide nothing: whoever reads the column gets the error.
+        let unknown = (Value::Missing, Value::Null);
+        let bounds = || self.find_bounds(column).unwrap_or(unknown);
         let (min, max) = column.bounds.get_or_init(bounds);
         (min.as_ref(), max.as_ref())
     }
@@ -269,7 +299,7 @@ impl TailContent {
                 (min, max) if is_scalar(min) && is_scalar(max) => bounds.add(min, max),
                 // The bounds of objects are no values: they do not tell which of them were there.
                 _ => {
-                    for value in base.column_at(at)?.iter().flat_map(|block| block.iter()) {
+                    for value in base.decoded_at(at)?.iter().flat_map(|block| block.iter()) {
                         bounds.add(value, value);
                     }
                 }
@@ -307,19 +337,6 @@ impl TailContent {
             image.append_entry(&entry)?;
         }
         Ok(image.into_document())
-    }
-
-    /// Returns a part of the control of the folded document.
-    pub(super) fn control_bounds(&self, id: [u8; 12], side: &str) -> Option<DocRef<'_>> {
-        let document = match self.document.get() {
-            Some(known) => known,
-            None => {
-                let folded = self.fold(id).ok()?;
-                self.document.get_or_init(|| folded)
-            }
-        };
-        let control = document.get("control").as_document()?;
-        control.get(side).as_document()
     }
 }
 
@@ -379,5 +396,48 @@ impl EntrySink for BoundsSink<'_> {
     fn value(&mut self, _: usize, value: ValueRef<'_>) -> Result<()> {
         self.add(value, value);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorCode;
+    use crate::timeseries::format::{sealed, tail};
+
+    #[test]
+    fn a_column_that_cannot_be_read_is_not_passed_over() {
+        let header = Header {
+            start_ms: 0,
+            meta: Value::Missing,
+        };
+        let ids = [ValueRef::ObjectId(ObjectId([7; 12]))];
+        let times = [ValueRef::DateTime(5)];
+        let chunk = |id, name, values| tail::ColumnChunk { id, name, values };
+        let columns = [chunk(0, None, &times[..]), chunk(1, Some("id"), &ids[..])];
+        let mut entry = tail::encode(1, Some(&header), &columns).unwrap();
+        // An id at a distance from the one before, which is not there.
+        entry.truncate(entry.len() - 4 - 13);
+        entry.extend_from_slice(&[0xE5, 2]);
+        entry.extend_from_slice(&sealed::sum(&entry));
+        let entries = [(Bytes::copy_from(&[0; 16]), Bytes::from(entry))];
+        let layout = Layout {
+            time_field: "t",
+            collation: Collation::SIMPLE,
+        };
+        let tail = TailToOpen {
+            entries: &entries,
+            fingerprint: 1,
+        };
+        let bucket = StoredBucket::with_tail([1; 12], None, &tail, &layout, &Arc::default());
+        let bucket = bucket.unwrap();
+        assert_eq!(bucket.count(), 1);
+        let at = bucket.columns().iter().position(|name| &**name == "id");
+        let at = at.expect("the column");
+        let (min, max) = bucket.bounds_at(at);
+        assert!(min.is_missing() && matches!(max, ValueRef::Null));
+        let error = bucket.column_at(at).unwrap_err();
+        assert_eq!(error.code, ErrorCode::DataCorruptionDetected);
+        assert!(bucket.to_document().is_err());
     }
 }

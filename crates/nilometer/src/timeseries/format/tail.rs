@@ -506,7 +506,9 @@ fn visit_values(
         let bytes = reader.take(length).ok_or_else(malformed)?;
         let block = column::decode_block(bytes, rows);
         let block = block.map_err(|e| damage(&e.to_string()))?;
-        return visit_block(&block, id, sink);
+        visit_block(&block, id, sink)?;
+        // A shorter column has missing values at its end.
+        return (block.len()..rows).try_for_each(|_| sink.value(id, ValueRef::Missing));
     }
     let (mut before, mut left) = (ValueRef::Missing, rows);
     while left > 0 {

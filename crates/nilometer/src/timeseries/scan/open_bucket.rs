@@ -15,7 +15,6 @@ use nilometer_storage::Bytes;
 
 use super::BucketReader;
 use super::storage_iterator::{RawBucket, StoredForm};
-use super::summarized_bucket::RESERVED_SHARE;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::Collation;
@@ -62,8 +61,6 @@ impl BucketReader {
         if let Some(cached) = cache.get(id, fingerprint, versions) {
             return Ok(cached);
         }
-        // A scan of more than the cache holds would only replace what others use, and what is left out costs little to open.
-        let is_kept = tail.is_empty() || earlier.is_some() || cache.has_room(RESERVED_SHARE);
         let bucket = match stored {
             Some(stored) if tail.is_empty() => {
                 StoredBucket::open(stored, time_field_of(collection), interner)?
@@ -88,9 +85,7 @@ impl BucketReader {
             }
         };
         let bucket = Arc::new(bucket);
-        if is_kept {
-            cache.insert(id, fingerprint, bucket.clone(), versions);
-        }
+        cache.insert(id, fingerprint, bucket.clone(), versions);
         Ok(bucket)
     }
 
@@ -121,7 +116,7 @@ impl BucketReader {
     ) -> Result<Arc<StoredBucket>> {
         if let Some(earlier) = earlier {
             let base = earlier.base().unwrap_or(&earlier);
-            if *base.stored() == stored {
+            if base.tail_state().is_none() && *base.stored() == stored {
                 #[cfg(test)]
                 cov_mark::hit!(document_of_earlier_state);
                 return Ok(Arc::clone(base));

@@ -1,6 +1,6 @@
 //! Reads buckets by their ids.
 //!
-//! A bucket may have entries in three keyspaces ([`super::storage_iterator`]). There are three ways to read a list of buckets:
+//! A bucket may have entries in three keyspaces ([`super::storage_iterator`]). There are four ways to read a list of buckets:
 //!
 //! - [`buckets_of`] looks up each key. It is used where the buckets lie far apart: an iterator would skip the tails of all
 //!   buckets between them, and their tombstones.
@@ -9,6 +9,7 @@
 //! - [`neighbours`] steps an iterator over each keyspace from one bucket to the next. It is used where the buckets lie close
 //!   together, as the newest of all series do: while the next open document or tail entry belongs to a later bucket, these
 //!   two keyspaces need no lookup.
+//! - [`with_unsealed_parts`] is given all open documents and tails of a range, which were read to find out which buckets have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -26,7 +26,7 @@ use crate::timeseries::format::sealed::{self, ColumnPlace};
 use crate::timeseries::format::summary::{SummaryColumn, SummaryRow};
 
 /// One part in this many of the cache is not filled by scans.
-pub(super) const RESERVED_SHARE: usize = 8;
+const RESERVED_SHARE: usize = 8;
 
 /// Reads the buckets of one chunk that are requested after all.
 pub(super) struct ChunkReader {
