@@ -367,5 +367,6 @@ const VALUES_MAX: usize = 6000;
 /// Decodes bytes as a column in every way.
 pub fn read_column(bytes: &[u8]) -> bool {
     column_decode(bytes);
+    let _ = column::decode_path(bytes, VALUES_MAX, "a.b");
     column::validate(bytes, VALUES_MAX).is_ok()
 }

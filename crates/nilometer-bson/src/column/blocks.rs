@@ -155,7 +155,7 @@ fn values_in(offset: usize, piece: &Piece<'_>) -> Result<usize, ColumnError> {
 
 /// Properties of a run of pieces, determined before decoding.
 #[derive(Debug, Clone, Copy)]
-struct Survey {
+pub(super) struct Survey {
     count: usize,
     literals: usize,
     /// The type of all literals with a vector form, if there is only one.
@@ -185,7 +185,7 @@ impl Default for Survey {
 }
 
 impl Survey {
-    fn of(pieces: &[PieceAt<'_>], budget: &mut Budget) -> Result<Self, ColumnError> {
+    pub(super) fn of(pieces: &[PieceAt<'_>], budget: &mut Budget) -> Result<Self, ColumnError> {
         let mut survey = Survey::default();
         for (offset, piece) in pieces {
             survey.add(*offset, piece, budget)?;
@@ -246,7 +246,7 @@ fn has_vector(tag: u8) -> bool {
 }
 
 /// Decodes literals and blocks after `base`, which is not part of the result.
-fn decode_run<'a>(
+pub(super) fn decode_run<'a>(
     pieces: impl Iterator<Item = PieceAt<'a>> + Clone,
     base: Option<RawRef<'a>>,
     survey: &Survey,
@@ -444,7 +444,7 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
 
 /// Assigns each piece of a section to its stream: the one with the fewest values so far. Returns
 /// the number of values.
-fn walk_section<'a>(
+pub(super) fn walk_section<'a>(
     streams: usize,
     start: usize,
     pieces: &mut Pieces<'a>,

@@ -35,6 +35,17 @@ enum WriteStep<'a> {
     End,
 }
 
+/// Where the values of a path are in a section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PathPlace {
+    /// In the stream with this number.
+    Leaf(usize),
+    /// No value has the field.
+    Nowhere,
+    /// In several streams, or behind an array: they must be found in whole values.
+    InWhole,
+}
+
 /// The document shape of a section's values. See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Reference<'a> {
@@ -78,6 +89,51 @@ impl<'a> Reference<'a> {
             }),
             _ => None,
         })
+    }
+
+    /// Finds a dotted path below the section's values.
+    pub(crate) fn find(&self, path: &str) -> PathPlace {
+        if self.root != tag::OBJECT {
+            return PathPlace::InWhole;
+        }
+        let names: Vec<&[u8]> = path.split('.').map(str::as_bytes).collect();
+        let mut found = PathPlace::Nowhere;
+        // The first parts of the path that are open, and the open documents beside the path.
+        let (mut depth, mut beside, mut leaf) = (0, 0, 0);
+        let mut known = vec![false; names.len()];
+        for step in &self.steps {
+            let (element, is_leaf) = match step {
+                WriteStep::End => {
+                    match beside {
+                        0 => depth -= 1,
+                        _ => beside -= 1,
+                    }
+                    continue;
+                }
+                WriteStep::Leaf(element) => (element, true),
+                WriteStep::Begin(element) | WriteStep::Empty(element) => (element, false),
+            };
+            let at = leaf;
+            leaf += usize::from(is_leaf);
+            let is_on_path = beside == 0 && names.get(depth) == Some(&element.name);
+            if !is_on_path {
+                beside += usize::from(matches!(step, WriteStep::Begin(_)));
+                continue;
+            }
+            // A second field of the same name would take the place of the first where that is missing.
+            match known.get_mut(depth) {
+                Some(known) if !*known => *known = true,
+                _ => return PathPlace::InWhole,
+            }
+            let is_last = depth + 1 == names.len();
+            match step {
+                WriteStep::Leaf(_) if is_last => found = PathPlace::Leaf(at),
+                WriteStep::Begin(element) if !is_last && element.tag == tag::OBJECT => depth += 1,
+                // A stream may have values of other types than the reference: objects and arrays, too.
+                _ => return PathPlace::InWhole,
+            }
+        }
+        found
     }
 
     /// Builds the document of one row. `write` is called for each stream in order with the name of

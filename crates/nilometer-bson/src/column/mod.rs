@@ -44,6 +44,7 @@ mod kernels;
 mod numbers;
 mod objects;
 mod packed;
+mod paths;
 mod pieces;
 mod reference_decoder;
 mod simple8b;
@@ -54,6 +55,7 @@ pub use blocks::{count, decode_block, decode_values, last, validate};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
 pub use packed::{decode_first, decode_packed, pack, pack_built, pack_numbers, unpack};
+pub use paths::{decode_path, scalar_at_path, values_at_path};
 pub use reference_decoder::{MEMORY_MAX, RawValue, decode_raw};
 
 /// Access to Simple-8b words for tests.

@@ -561,6 +561,7 @@ macro_rules! impl_bucket {
                 columns() -> &[Arc<str>];
                 place_shown(nth: usize) -> Option<usize>;
                 column_at(at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
+                path_at(at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>>;
                 bounds_at(at: usize) -> (ValueRef<'_>, ValueRef<'_>);
                 has_column_at(at: usize) -> bool;
                 total_at(at: usize) -> Result<Option<ColumnTotal>>;

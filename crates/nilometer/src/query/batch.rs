@@ -26,7 +26,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use self::row_writer::RowWriter;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::query::source::{Bucket, BucketRun, ColumnName, shown_columns};
+use crate::query::source::{Bucket, BucketRun, ColumnName, place_of, shown_columns};
 
 /// A batch of documents or measurements.
 #[derive(Clone)]
@@ -524,6 +524,24 @@ impl MeasurementBlock {
         match self.shape.shows_column(name) {
             true => self.bucket.column(name),
             false => Ok(None),
+        }
+    }
+
+    /// Returns the values at a dotted path into objects, without building these. `None` if they must be found in documents, as for
+    /// arrays on the way ([`Bucket::path_at`]).
+    pub(crate) fn column_at_path(&self, path: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let Some((name, below)) = path.split_once('.') else {
+            return Ok(None);
+        };
+        if !self.shape.shows_column(name) {
+            return Ok(None);
+        }
+        match place_of(self.bucket.columns(), name) {
+            Some(at) => self.bucket.path_at(at, below),
+            None => {
+                let missing = ColumnBlock::missing(self.bucket.count() as usize);
+                Ok(Some(Arc::new(missing)))
+            }
         }
     }
 

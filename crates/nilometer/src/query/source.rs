@@ -634,6 +634,13 @@ pub trait Bucket: BucketHeader + Send + Sync {
     /// Returns the column at this index, decoding it if necessary; `None` if there is no such index.
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
 
+    /// Returns the values at a dotted path below those of that column, without building objects; values without such a field are
+    /// missing. `None` if they must be found in whole values: there is an array on the way, or the path leads to objects or arrays.
+    fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let _ = (at, below);
+        Ok(None)
+    }
+
     /// Returns the bounds of that column, as [`BucketHeader::min`] and [`BucketHeader::max`] do.
     fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
         match self.columns().get(at) {

@@ -129,7 +129,8 @@ pub(super) fn measurements(
             }
         }
         if draw.chance(30) {
-            out.append("o", doc! {"b": number(draw)});
+            let objects = [doc! {"b": number(draw)}.into(), anything(draw, awkward)];
+            out.append("o", objects[usize::from(draw.chance(20))].clone());
         }
         out.finish()
     };
@@ -229,12 +230,13 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
         trunc = doc! {"$add": array![trunc, shift]};
     }
     let level = doc! {"$floor": doc! {"$divide": array!["$i", 3]}};
+    let below = draw.pick(&["$o.b", "$d.b"]);
     let differs = draw.pick(&[
         Value::from("$i"),
         "$d".into(),
         "$t".into(),
         "$s".into(),
-        "$m.none".into(),
+        below.into(),
         doc! {"$hour": "$t"}.into(),
         doc! {"$cond": array![doc! {"$isNumber": "$i"}, level, "other"]}.into(),
         doc! {"$ifNull": array!["$s", "$m.host"]}.into(),
@@ -291,7 +293,7 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
             }
             1 => "$m.host".into(),
             2 => "$t".into(),
-            3 => "$d".into(),
+            3 => draw.pick(&["$d", "$o.b", "$d.b"]).into(),
             4 => "$none".into(),
             _ => "$i".into(),
         };

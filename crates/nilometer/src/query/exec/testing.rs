@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::column::values_at_path;
 use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
@@ -150,6 +151,11 @@ impl Bucket for MemoryBucket {
         self.read.fetch_add(1, Ordering::Relaxed);
         let name = self.names.get(at);
         Ok(name.and_then(|name| self.columns.get(name)))
+    }
+
+    fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let column = self.column_at(at)?;
+        Ok(column.and_then(|column| values_at_path(column, below).map(Arc::new)))
     }
 
     fn has_column_at(&self, _: usize) -> bool {

@@ -157,6 +157,26 @@ impl DocumentContent {
         found.map_or(ValueRef::Missing, |element| element.value())
     }
 
+    /// Decodes the values at a path below those of a column.
+    pub(super) fn decode_path(
+        &self,
+        (id, count): ([u8; 12], usize),
+        place: Option<&ColumnPlace>,
+        (name, below): (&str, &str),
+    ) -> Result<Option<Arc<ColumnBlock>>> {
+        if let Some(place) = place {
+            return path_of_bucket(id, count, place.decode_path(&self.stored, count, below));
+        }
+        let data = self.document.get("data").as_document();
+        match data.map(|data| data.get(name)) {
+            Some(ValueRef::Binary {
+                subtype: COLUMN_SUBTYPE,
+                bytes,
+            }) => path_of_bucket(id, count, column::decode_path(bytes, count, below)),
+            _ => Ok(None),
+        }
+    }
+
     /// Decodes a column of a bucket with this id and count.
     pub(super) fn decode(
         &self,
@@ -189,6 +209,19 @@ impl DocumentContent {
             _ => Err(bad("a column has the wrong type for its version")),
         }
     }
+}
+
+/// Extends the decoded values of a path, if there are any, to the length of their bucket.
+pub(crate) fn path_of_bucket(
+    id: [u8; 12],
+    count: usize,
+    decoded: Result<Option<ColumnBlock>, ColumnError>,
+) -> Result<Option<Arc<ColumnBlock>>> {
+    let Some(decoded) = decoded.transpose() else {
+        return Ok(None);
+    };
+    let column = whole_column(id, count, decoded)?;
+    Ok(Some(Arc::new(column)))
 }
 
 /// Extends a decoded column to the length of its bucket.

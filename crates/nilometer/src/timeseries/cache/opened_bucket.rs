@@ -7,7 +7,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::order::compare;
@@ -35,6 +35,8 @@ pub struct StoredBucket {
     /// The order of the columns in `data`.
     order: Arc<ColumnOrder>,
     columns: Box<[Column]>,
+    /// Paths into columns of objects that were requested.
+    paths: Mutex<Vec<KnownPath>>,
     /// Totals of columns, from the first request on.
     totals: OnceLock<Box<[Total]>>,
     /// Hands out the ids; `None` if the bucket has none.
@@ -64,6 +66,17 @@ struct Column {
     decoded: OnceLock<Arc<ColumnBlock>>,
     /// A reader has requested it of a bucket with a tail.
     was_requested: AtomicBool,
+}
+
+/// Paths of which a bucket keeps the values, at most.
+const PATHS_MAX: usize = 16;
+
+/// The values at a path into a column of objects; `None` if they must be found in these.
+struct KnownPath {
+    /// The place of the column.
+    at: usize,
+    below: Box<str>,
+    values: Option<Arc<ColumnBlock>>,
 }
 
 /// Memory of a column that is not decoded, with its bounds and its total.
@@ -218,6 +231,7 @@ impl StoredBucket {
             names,
             order,
             columns,
+            paths: Mutex::default(),
             totals: OnceLock::new(),
             interner: None,
             meta_id: OnceLock::new(),
@@ -491,6 +505,45 @@ impl StoredBucket {
             column.was_requested.store(true, Ordering::Relaxed);
         }
         self.decoded_at(at)
+    }
+
+    /// Returns the values at a path below those of the column at a place; `None` if they must be found in these.
+    pub fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let (Some(column), Some(name)) = (self.columns.get(at), self.names.get(at)) else {
+            return Ok(None);
+        };
+        let is_it = |known: &&KnownPath| known.at == at && *known.below == *below;
+        if let Some(known) = self.lock_paths().iter().find(is_it) {
+            return Ok(known.values.clone());
+        }
+        let values = match &self.content {
+            Content::Document(content) => {
+                let of = (self.id, self.count);
+                content.decode_path(of, column.place.as_ref(), (name, below))?
+            }
+            Content::Tail(content) => content.path_at(at, below)?,
+        };
+        let block_bytes = values.as_ref().map_or(0, |values| decoded_bytes(values));
+        let known = KnownPath {
+            at,
+            below: below.into(),
+            values: values.clone(),
+        };
+        let mut paths = self.lock_paths();
+        let is_kept = paths.len() < PATHS_MAX;
+        if is_kept {
+            paths.push(known);
+        }
+        drop(paths);
+        if is_kept {
+            let bytes = size_of::<KnownPath>() + below.len() + block_bytes;
+            self.memory.grow(bytes);
+        }
+        Ok(values)
+    }
+
+    fn lock_paths(&self) -> MutexGuard<'_, Vec<KnownPath>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same without a note that it was requested.

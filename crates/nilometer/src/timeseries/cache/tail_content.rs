@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::{ColumnBlock, ColumnBlockBuilder};
+use nilometer_bson::column::scalar_at_path;
 use nilometer_bson::{Document, ObjectId, Value, ValueRef};
 use nilometer_storage::Bytes;
 
@@ -273,6 +274,30 @@ impl TailContent {
         Ok(values.finish())
     }
 
+    /// Decodes the values at a path below those of the column at a place; `None` if they must be found in these.
+    pub(super) fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let Some(column) = self.columns.get(at) else {
+            return Ok(None);
+        };
+        let mut values = ColumnBlockBuilder::new();
+        let count = self.base_count();
+        match (&self.base, column.base_at) {
+            (Some(base), Some(at)) => match base.path_at(at, below)? {
+                Some(block) => values.append(&block, 0..count),
+                None => return Ok(None),
+            },
+            _ => (0..count).for_each(|_| values.push_missing()),
+        }
+        let mut sink = PathSink {
+            values,
+            below,
+            is_scalar: true,
+        };
+        self.tail.visit_column(column.id, 0, &mut sink)?;
+        let found = sink.is_scalar.then(|| Arc::new(sink.values.finish()));
+        Ok(found)
+    }
+
     fn base_column(&self, column: &TailColumn) -> Result<Option<&Arc<ColumnBlock>>> {
         match (&self.base, column.base_at) {
             (Some(base), Some(at)) => base.decoded_at(at),
@@ -364,6 +389,28 @@ fn is_scalar(bound: ValueRef<'_>) -> bool {
         bound,
         ValueRef::Missing | ValueRef::Document(_) | ValueRef::Array(_)
     )
+}
+
+/// Collects the values at a path below those of a column.
+struct PathSink<'p> {
+    values: ColumnBlockBuilder,
+    below: &'p str,
+    /// No value has an array on the way, or an object or array there.
+    is_scalar: bool,
+}
+
+impl EntrySink for PathSink<'_> {
+    fn column(&mut self, _: usize, _: Option<&str>) -> Result<()> {
+        Ok(())
+    }
+
+    fn value(&mut self, _: usize, value: ValueRef<'_>) -> Result<()> {
+        match scalar_at_path(value, self.below) {
+            Some(found) => self.values.push(found),
+            None => self.is_scalar = false,
+        }
+        Ok(())
+    }
 }
 
 /// Collects the bounds of a column.

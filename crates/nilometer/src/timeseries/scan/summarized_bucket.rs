@@ -16,7 +16,7 @@ use super::{BucketReader, StoredBuckets};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::timeseries::cache::document_content::whole_column;
+use crate::timeseries::cache::document_content::{path_of_bucket, whole_column};
 use crate::timeseries::cache::opened_bucket::StoredBucket;
 use crate::timeseries::cache::sealed_bucket_list::KeyspaceVersions;
 use crate::timeseries::cache::summary_blocks::OpenedSummaries;
@@ -378,6 +378,20 @@ impl SummarizedBucket {
             },
             None => self.whole()?.column_at(at),
         }
+    }
+
+    /// Returns the values at a path below those of the column at a place; `None` if they must be found in these.
+    pub fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let Some(columns) = self.stored_columns()? else {
+            return self.whole()?.path_at(at, below);
+        };
+        let row = self.row();
+        let place = self.block.shown_at(row, at);
+        let Some(place) = place.and_then(|shown| columns.places.get(shown)) else {
+            return Ok(None);
+        };
+        let found = place.decode_path(&columns.stored, row.count as usize, below);
+        path_of_bucket(row.id, row.count as usize, found)
     }
 
     /// True if the column at a place is known without reading anything.

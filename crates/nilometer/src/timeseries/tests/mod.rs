@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nilometer_bson::column::scalar_at_path;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
@@ -595,6 +596,18 @@ fn check_states(f: &Fixture) {
     }
 }
 
+/// Returns the values of the field `a` below a column if they are found without objects, which they must equal.
+fn scalars_below(bucket: &StoredBucket, at: usize) -> Option<Vec<Document>> {
+    let found = bucket.path_at(at, "a").unwrap()?;
+    let column = bucket.column_at(at).unwrap().unwrap();
+    let expected = column.iter().map(|value| scalar_at_path(value, "a"));
+    let expected = expected.map(|value| doc! {"": value.expect("a scalar").to_value()});
+    let found = found.iter().map(|value| doc! {"": value.to_value()});
+    let found: Vec<Document> = found.collect();
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    Some(found)
+}
+
 /// Compares all that readers see of two buckets.
 fn check_same(bucket: &StoredBucket, other: &StoredBucket) {
     let bounds = |bucket: &StoredBucket, at| {
@@ -624,6 +637,11 @@ fn check_same(bucket: &StoredBucket, other: &StoredBucket) {
             other.min(name).type_code()
         );
         assert_eq!(values(bucket, at), values(other, at), "{name}");
+        let below = scalars_below(bucket, at);
+        assert!(
+            below.is_none() || below == scalars_below(other, at),
+            "{name}"
+        );
         // Only numbers that are stored as such have a total.
         let totals = [bucket, other].map(|bucket| bucket.known_total_at(at).unwrap());
         if let [Some(total), Some(other)] = totals {

@@ -180,13 +180,16 @@ impl PartNumbers {
         out: &mut Vec<u32>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        let Some(name) = part.column.as_deref() else {
+        let path = part.expression.as_field_path();
+        let is_field = path.is_some_and(|path| path.len() == 1);
+        // Values at a path are found without their objects in some blocks. Numbers are by results in all of them, then.
+        let is_computed = path.is_some() && !is_field;
+        let Some(name) = part.column.as_deref().filter(|_| !is_computed) else {
             let missing = || Arc::new(ColumnBlock::missing(block.bucket.count() as usize));
             let column = column_of(&part.expression, block, cx)?.unwrap_or_else(missing);
             return self.of_column(&column, &block.selection, out, &Results::Values);
         };
-        let path = part.expression.as_field_path();
-        let results = match path.is_some_and(|path| path.len() == 1) {
+        let results = match is_field {
             true => Results::Values,
             false => Results::Of(&part.expression, name, cx),
         };

@@ -506,6 +506,7 @@ fn accumulate(
                 let fields = plan.row_fields.clone().unwrap_or_default();
                 top_by_value::accumulate((at, spec), &fields, block, runs, table, cx)?;
             }
+            Input::Rows if add_path(spec, at, block, runs, table)? => {}
             Input::Rows if add_computed(spec, at, block, runs, table, cx)? => {}
             Input::Rows => {
                 if rows.get().is_none() {
@@ -737,6 +738,24 @@ pub(super) fn series_of_block(
 
 /// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
 /// kernels for it.
+fn add_path(
+    spec: &AccumulatorSpec,
+    at: usize,
+    block: &MeasurementBlock,
+    runs: &[GroupRun],
+    table: &mut Table,
+) -> Result<bool> {
+    let Some(path) = spec.argument().as_field_path() else {
+        return Ok(false);
+    };
+    let Some(column) = block.column_at_path(path.as_str())? else {
+        return Ok(false);
+    };
+    let (column, from) = block.selected(&column);
+    add_column(spec, at, (&column, from), runs, table)?;
+    Ok(true)
+}
+
 fn add_computed(
     spec: &AccumulatorSpec,
     at: usize,

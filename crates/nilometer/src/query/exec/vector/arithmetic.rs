@@ -135,6 +135,10 @@ impl<'b, 'c> Rows<'b, 'c> {
         }
         match expression {
             Expression::FieldPath(path) if path.len() == 1 => self.column(path.as_str()),
+            Expression::FieldPath(path) => {
+                let column = self.block.column_at_path(path.as_str()).ok()??;
+                Vector::of_column(&column, &self.block.selection)
+            }
             Expression::Arithmetic(arithmetic) => self.arithmetic(arithmetic),
             Expression::Compare(comparison) => self.compare(comparison),
             Expression::And(arms) => self.logical(arms, |a, b| a && b),

@@ -15,6 +15,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::column::values_at_path;
 use nilometer_bson::{ObjectId, Value, ValueRef};
 
 use super::arithmetic::{computed_for_all, has_kernels};
@@ -131,6 +132,11 @@ pub(crate) fn column_of(
         return Ok(Some(
             column.unwrap_or_else(|| Arc::new(ColumnBlock::missing(count))),
         ));
+    }
+    if let Some(path) = expression.as_field_path()
+        && let Some(column) = block.column_at_path(path.as_str())?
+    {
+        return Ok(Some(column));
     }
     let mut reads = Dependencies::default();
     expression.dependencies(&mut reads);
@@ -257,6 +263,13 @@ impl Bucket for ComputedBucket {
         match self.computed_at(at) {
             Some(column) => Ok(Some(column)),
             None => self.bucket.column_at(at),
+        }
+    }
+
+    fn path_at(&self, at: usize, below: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        match self.computed_at(at) {
+            Some(column) => Ok(values_at_path(column, below).map(Arc::new)),
+            None => self.bucket.path_at(at, below),
         }
     }
 

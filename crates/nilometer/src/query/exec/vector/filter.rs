@@ -222,6 +222,12 @@ fn select_leaf(
             return Ok(selected);
         }
     }
+    if let Some(path) = leaf.leaf_path()
+        && let Some(column) = block.column_at_path(path.as_str())?
+        && let Some(selected) = select_on_column(leaf, path, &column, block, selection, cx)?
+    {
+        return Ok(selected);
+    }
     select_on_rows(leaf, block, selection, cx)
 }
 

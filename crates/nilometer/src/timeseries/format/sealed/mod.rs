@@ -215,6 +215,21 @@ impl ColumnPlace {
         }
     }
 
+    /// Decodes the values at a path below those of the column, as [`column::decode_path`] does.
+    pub(crate) fn decode_path(
+        &self,
+        stored: &[u8],
+        count: usize,
+        below: &str,
+    ) -> Result<Option<ColumnBlock>, ColumnError> {
+        let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
+        match self.packed {
+            // Only numbers are packed, and identifiers.
+            true => Ok(None),
+            false => column::decode_path(bytes, count, below),
+        }
+    }
+
     /// Decodes the first values of the column; `None` if it has fewer, or must be decoded as a whole.
     pub(crate) fn decode_first(
         &self,
