@@ -95,6 +95,9 @@ impl BucketMemory {
 
     /// Adds bytes. The cache evicts other buckets if it exceeds its limit.
     pub(crate) fn grow(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         let before = self.bytes.fetch_add(bytes, Ordering::Acquire);
         if before & CACHED == 0 {
             return;

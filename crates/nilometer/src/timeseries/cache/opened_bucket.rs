@@ -521,7 +521,11 @@ impl StoredBucket {
                 let of = (self.id, self.count);
                 content.decode_path(of, column.place.as_ref(), (name, below))?
             }
-            Content::Tail(content) => content.path_at(at, below)?,
+            Content::Tail(content) => {
+                let values = content.path_at(at, below)?;
+                self.memory.grow(content.more_bytes_of_base());
+                values
+            }
         };
         let block_bytes = values.as_ref().map_or(0, |values| decoded_bytes(values));
         let known = KnownPath {

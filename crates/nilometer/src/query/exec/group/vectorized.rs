@@ -736,8 +736,8 @@ pub(super) fn series_of_block(
     )
 }
 
-/// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
-/// kernels for it.
+/// Adds the values at the path that is an accumulator's argument; false, with nothing added, if it is none, or its values must be found
+/// in documents.
 fn add_path(
     spec: &AccumulatorSpec,
     at: usize,
@@ -756,6 +756,8 @@ fn add_path(
     Ok(true)
 }
 
+/// Adds an accumulator's argument over each run of selected measurements; false, with nothing added, if there are no
+/// kernels for it.
 fn add_computed(
     spec: &AccumulatorSpec,
     at: usize,

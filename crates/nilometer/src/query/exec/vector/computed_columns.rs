@@ -133,7 +133,8 @@ pub(crate) fn column_of(
             column.unwrap_or_else(|| Arc::new(ColumnBlock::missing(count))),
         ));
     }
-    if let Some(path) = expression.as_field_path()
+    let path = expression.as_field_path();
+    if let Some(path) = path
         && let Some(column) = block.column_at_path(path.as_str())?
     {
         return Ok(Some(column));
@@ -143,7 +144,8 @@ pub(crate) fn column_of(
     if reads.whole || reads.random {
         return Ok(None);
     }
-    if has_kernels(expression)
+    if path.is_none()
+        && has_kernels(expression)
         && let Some(column) = computed_for_all(expression, block, cx)
     {
         return Ok(Some(Arc::new(column)));
