@@ -136,7 +136,7 @@ impl StoredBucket {
     }
 
     /// Returns the state of the bucket with this tail, which begins with the entries of this one; `None` if this bucket has no tail. The
-    /// columns that were requested of this state are continued: whoever asked for them will do so again.
+    /// columns that were requested of this state are continued, as the next query probably requests them again.
     pub(crate) fn with_more(
         &self,
         tail: &TailToOpen<'_>,
@@ -500,11 +500,16 @@ impl StoredBucket {
 
     /// Returns the column at a place among [`StoredBucket::columns`], which it decodes if necessary.
     pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        self.mark_requested(at);
+        self.decoded_at(at)
+    }
+
+    /// Records that a reader requests the column at a place.
+    fn mark_requested(&self, at: usize) {
         self.names.mark_requested(at);
         if let (Content::Tail(_), Some(column)) = (&self.content, self.columns.get(at)) {
             column.was_requested.store(true, Ordering::Relaxed);
         }
-        self.decoded_at(at)
     }
 
     /// Returns the values at a path below those of the column at a place; `None` if they must be found in these.
@@ -550,7 +555,7 @@ impl StoredBucket {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same without a note that it was requested.
+    /// Returns the column at a place as [`Self::column_at`] does, and does not record the request.
     pub(super) fn decoded_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         let (Some(Column { place, decoded, .. }), Some(name)) =
             (self.columns.get(at), self.names.get(at))
@@ -606,10 +611,7 @@ impl StoredBucket {
 
     /// Returns the total of the column at a place, which it computes once; `None` if the column has none ([`ColumnTotal::of`]).
     pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
-        self.names.mark_requested(at);
-        if let (Content::Tail(_), Some(column)) = (&self.content, self.columns.get(at)) {
-            column.was_requested.store(true, Ordering::Relaxed);
-        }
+        self.mark_requested(at);
         self.known_total_at(at)
     }
 

@@ -14,7 +14,7 @@ use nilometer_bson::ValueRef;
 use nilometer_bson::block::ColumnBlockBuilder;
 use nilometer_storage::Bytes;
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::timeseries::format::tail::{self, EntrySink, Header, TailEntry};
 
 /// The columns of a bucket by position, as the entries of a tail refer to them. The first is the time field.
@@ -69,7 +69,8 @@ impl ColumnTable {
     fn find(&mut self, head: &tail::ChunkHead<'_>) -> Result<bool> {
         if head.id >= self.columns.len() {
             let name = head.name.filter(|_| head.id == self.columns.len());
-            let name = name.ok_or_else(|| damage("speaks of a column it does not name"))?;
+            let name =
+                name.ok_or_else(|| tail::damage("it refers to a column that it does not name"))?;
             self.push(name.into(), false);
         }
         let column = self.columns.get(head.id);
@@ -79,13 +80,6 @@ impl ColumnTable {
 
 /// Segments that are merged into one when another is added.
 const SEGMENTS_MAX: usize = 8;
-
-fn damage(what: &str) -> Error {
-    Error::new(
-        ErrorCode::DataCorruptionDetected,
-        format!("the tail of a bucket {what}"),
-    )
-}
 
 #[derive(Clone, Copy)]
 struct EntryPlace {
@@ -309,7 +303,7 @@ impl TailColumns {
 }
 
 fn short(number: usize) -> Result<u32> {
-    u32::try_from(number).map_err(|_| damage("is too long"))
+    u32::try_from(number).map_err(|_| tail::damage("it is too long"))
 }
 
 /// Appends the values of one column to a block.

@@ -7,8 +7,8 @@
 //! document    all of it folded          for readers of buckets as documents
 //! ```
 //!
-//! Whoever reads measurements needs few columns, and beside a writer each bucket has a new entry at each read. The document keeps its
-//! decoded columns: the next state of the bucket begins with it.
+//! A query reads few columns, and while a writer inserts, each bucket has a new entry at each read. The document keeps its decoded
+//! columns, and the next state of the bucket uses the same document.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -310,7 +310,7 @@ impl TailContent {
         let Some(column) = self.columns.get(at) else {
             return MISSING;
         };
-        // Bounds of two types decide nothing: whoever reads the column gets the error.
+        // No predicate is decided by bounds of two types. The error is returned when the column is read.
         let unknown = (Value::Missing, Value::Null);
         let bounds = || self.find_bounds(column).unwrap_or(unknown);
         let (min, max) = column.bounds.get_or_init(bounds);

@@ -81,7 +81,8 @@ pub(crate) fn split_key(key: &[u8]) -> Result<([u8; 12], u32)> {
     Ok((*id, u32::from_be_bytes(sequence)))
 }
 
-fn damage(what: &str) -> Error {
+/// Returns the error for an entry that cannot be read.
+pub(crate) fn damage(what: &str) -> Error {
     Error::new(
         ErrorCode::DataCorruptionDetected,
         format!("an entry of a bucket's tail cannot be read: {what}"),
