@@ -20,13 +20,16 @@
 //! Blocks have no comparison or hash; see [`crate::order`] for values.
 
 mod builder;
+mod distinct_values;
 
 use std::ops::Range;
 
 use crate::value::{ObjectId, Timestamp, Value, ValueRef};
 
 pub use builder::ColumnBlockBuilder;
-pub(crate) use builder::Interner;
+pub(crate) use builder::dictionary;
+pub use distinct_values::DistinctValues;
+pub(crate) use distinct_values::Interner;
 
 /// A bitmap with one bit for each value of a block, set if the value is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +152,7 @@ pub enum BlockData {
         /// For each position an index into `values`.
         codes: Vec<u32>,
         /// Distinct values, in order of first appearance.
-        values: Vec<Value>,
+        values: DistinctValues,
     },
     /// Values of any type; [`Value::Missing`] where there is none.
     Mixed(Vec<Value>),
@@ -304,10 +307,9 @@ impl ColumnBlock {
             BlockData::Bool(values) => values.get(at).map(|value| ValueRef::Bool(*value)),
             BlockData::Timestamp(values) => values.get(at).map(|value| ValueRef::Timestamp(*value)),
             BlockData::ObjectId(values) => values.get(at).map(|value| ValueRef::ObjectId(*value)),
-            BlockData::Dictionary { codes, values } => codes
-                .get(at)
-                .and_then(|code| values.get(*code as usize))
-                .map(Value::as_ref),
+            BlockData::Dictionary { codes, values } => {
+                codes.get(at).and_then(|code| values.get(*code as usize))
+            }
             BlockData::Mixed(values) => values.get(at).map(Value::as_ref),
         };
         value.unwrap_or(ValueRef::Missing)
@@ -322,7 +324,7 @@ impl ColumnBlock {
             BlockData::Constant(value) => value.clone(),
             BlockData::Dictionary { codes, values } => {
                 let code = codes.get(at).map_or(0, |code| *code as usize);
-                values.get(code).cloned().unwrap_or_default()
+                values.to_value(code).unwrap_or_default()
             }
             BlockData::Mixed(values) => values.get(at).cloned().unwrap_or_default(),
             _ => self.value(at).to_value(),
@@ -404,7 +406,7 @@ impl ColumnBlock {
     }
 
     /// Returns codes and values, if the block is a dictionary.
-    pub fn as_dictionary(&self) -> Option<(&[u32], &[Value])> {
+    pub fn as_dictionary(&self) -> Option<(&[u32], &DistinctValues)> {
         match &self.data {
             BlockData::Dictionary { codes, values } => Some((codes, values)),
             _ => None,
@@ -536,6 +538,13 @@ impl ColumnBlock {
         if gaps == len {
             return ColumnBlock::missing(len);
         }
+        if let BlockData::Dictionary { values, .. } = &self.data
+            && len < values.len() / FEW
+        {
+            let mut builder = ColumnBlockBuilder::new();
+            places.for_each(|from| builder.push(self.value(from)));
+            return builder.finish();
+        }
         let data = match &self.data {
             BlockData::Missing => BlockData::Missing,
             BlockData::Constant(value) => BlockData::Constant(value.clone()),
@@ -549,7 +558,7 @@ impl ColumnBlock {
             BlockData::ObjectId(values) => BlockData::ObjectId(pick(values, places)),
             BlockData::Dictionary { codes, values } => BlockData::Dictionary {
                 codes: pick(codes, places),
-                values: values.clone(),
+                values: values.for_len(len),
             },
             BlockData::Mixed(values) => BlockData::Mixed(pick(values, places)),
         };
@@ -583,12 +592,15 @@ impl ColumnBlock {
             Value::ObjectId(value) => BlockData::ObjectId(vec![value; len]),
             value => BlockData::Dictionary {
                 codes: vec![0; len],
-                values: vec![value],
+                values: vec![value].into(),
             },
         };
         ColumnBlock::from_parts(len, data, self.presence)
     }
 }
+
+/// A selection of less than one in so many distinct values has a dictionary of its own.
+const FEW: usize = 4;
 
 fn pick<T: Clone + Default>(values: &[T], places: impl Iterator<Item = usize>) -> Vec<T> {
     places

@@ -3,11 +3,9 @@
 //! The first present value determines the form. A value that does not fit it turns the block into a
 //! mixed one.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{BlockData, ColumnBlock, Presence};
-use crate::document::write_value;
+use super::{BlockData, ColumnBlock, DistinctValues, Interner, Presence};
 use crate::value::{ObjectId, Timestamp, Value, ValueRef};
 
 /// Builds a [`ColumnBlock`] value by value and chooses the form.
@@ -27,6 +25,7 @@ pub struct ColumnBlockBuilder {
     data: BlockData,
     len: usize,
     gaps: Vec<usize>,
+    /// The values of a dictionary.
     codes: Interner,
 }
 
@@ -74,8 +73,8 @@ impl ColumnBlockBuilder {
             (BlockData::Bool(values), ValueRef::Bool(value)) => push(values, value),
             (BlockData::Timestamp(values), ValueRef::Timestamp(value)) => push(values, value),
             (BlockData::ObjectId(values), ValueRef::ObjectId(value)) => push(values, value),
-            (BlockData::Dictionary { codes, values }, value) if is_coded(value) => {
-                push(codes, self.codes.code(value, values))
+            (BlockData::Dictionary { codes, .. }, value) if is_coded(value) => {
+                push(codes, self.codes.code(value))
             }
             (BlockData::Mixed(values), value) => push(values, value.to_value()),
             _ => false,
@@ -162,9 +161,7 @@ impl ColumnBlockBuilder {
     pub fn finish(self) -> ColumnBlock {
         let presence = self.presence();
         let data = match self.data {
-            BlockData::Dictionary { values, .. } if values.len() == 1 => {
-                BlockData::Constant(values.into_iter().next().unwrap_or_default())
-            }
+            BlockData::Dictionary { codes, .. } => dictionary(codes, self.codes),
             data => data,
         };
         ColumnBlock::from_parts(self.len, data, presence)
@@ -193,18 +190,31 @@ impl ColumnBlockBuilder {
             ValueRef::ObjectId(_) => BlockData::ObjectId(vec![ObjectId::default(); len]),
             value if is_coded(value) => BlockData::Dictionary {
                 codes: vec![0; len],
-                values: Vec::new(),
+                values: DistinctValues::default(),
             },
             _ => BlockData::Mixed(vec![Value::Missing; len]),
         }
     }
 
     fn values(&mut self) -> Vec<Value> {
-        let data = std::mem::replace(&mut self.data, BlockData::Missing);
-        if let BlockData::Mixed(values) = data {
-            return values;
-        }
+        let data = match std::mem::replace(&mut self.data, BlockData::Missing) {
+            BlockData::Mixed(values) => return values,
+            BlockData::Dictionary { codes, .. } => {
+                dictionary(codes, std::mem::take(&mut self.codes))
+            }
+            data => data,
+        };
         ColumnBlock::from_parts(self.len, data, self.presence()).to_values()
+    }
+}
+
+/// Returns the form of a block with these codes: a constant if there is one value.
+pub(crate) fn dictionary(codes: Vec<u32>, values: Interner) -> BlockData {
+    let values = values.finish(codes.len());
+    match values.len() {
+        0 => BlockData::Missing,
+        1 => BlockData::Constant(values.to_value(0).unwrap_or_default()),
+        _ => BlockData::Dictionary { codes, values },
     }
 }
 
@@ -229,48 +239,4 @@ fn is_coded(value: ValueRef<'_>) -> bool {
             | ValueRef::Array(_)
             | ValueRef::Missing
     )
-}
-
-/// Assigns equal codes to values with equal bytes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Interner {
-    codes: HashMap<Box<[u8]>, u32>,
-    key: Vec<u8>,
-}
-
-impl Interner {
-    fn code(&mut self, value: ValueRef<'_>, values: &mut Vec<Value>) -> u32 {
-        self.key.clear();
-        self.key.push(value.type_code());
-        write_value(&mut self.key, value);
-        self.code_of_key(values, || value.to_value())
-    }
-
-    /// Returns the code of the value with these bytes; calls `value` to build it if it is new.
-    pub(crate) fn code_of_bytes<E>(
-        &mut self,
-        tag: u8,
-        bytes: &[u8],
-        values: &mut Vec<Value>,
-        value: impl FnOnce() -> Result<Value, E>,
-    ) -> Result<u32, E> {
-        self.key.clear();
-        self.key.push(tag);
-        self.key.extend_from_slice(bytes);
-        if let Some(code) = self.codes.get(self.key.as_slice()) {
-            return Ok(*code);
-        }
-        let value = value()?;
-        Ok(self.code_of_key(values, || value))
-    }
-
-    fn code_of_key(&mut self, values: &mut Vec<Value>, value: impl FnOnce() -> Value) -> u32 {
-        if let Some(code) = self.codes.get(self.key.as_slice()) {
-            return *code;
-        }
-        let code = u32::try_from(values.len()).unwrap_or(u32::MAX);
-        values.push(value());
-        self.codes.insert(self.key.as_slice().into(), code);
-        code
-    }
 }

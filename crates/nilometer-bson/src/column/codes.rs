@@ -12,15 +12,14 @@
 //! at each literal, since a literal may change the meaning of sums (type, size, subtype); the
 //! dictionary is kept.
 
-use super::blocks::{PieceAt, to_value};
+use super::blocks::PieceAt;
 use super::delta::{is_wide, unzigzag, unzigzag_wide, wide_from_int, wide_to_int};
 use super::element::tag;
 use super::error::ColumnError;
 use super::pieces::{self, Piece};
 use super::simple8b::{self, WordShape};
 use super::stream::RawRef;
-use crate::block::{BlockData, ColumnBlock, Interner, PresenceBuilder};
-use crate::value::Value;
+use crate::block::{ColumnBlock, Interner, PresenceBuilder, dictionary};
 
 /// Entries in the table from sums to codes.
 const CACHED_SUMS_MAX: usize = 256;
@@ -38,7 +37,6 @@ pub(crate) fn decode<'a>(
         repeat: Some(0),
         seen: Vec::new(),
         interner: Interner::default(),
-        values: Vec::new(),
         codes: Vec::with_capacity(count),
         presence: PresenceBuilder::new(count),
     };
@@ -74,7 +72,6 @@ struct CodeReader<'a> {
     repeat: Option<u128>,
     seen: Vec<CachedCode>,
     interner: Interner,
-    values: Vec<Value>,
     codes: Vec<u32>,
     presence: PresenceBuilder,
 }
@@ -96,10 +93,8 @@ impl<'a> CodeReader<'a> {
         match (self.code, self.last) {
             (Some(code), _) => Ok(code),
             (None, Some(last)) => {
-                let value = || to_value(last, offset);
-                let code =
-                    self.interner
-                        .code_of_bytes(last.tag, last.bytes, &mut self.values, value)?;
+                let code = self.interner.code_of_bytes(last.tag, last.bytes);
+                let code = code.ok_or(ColumnError::InvalidUtf8 { offset })?;
                 self.code = Some(code);
                 Ok(code)
             }
@@ -217,10 +212,8 @@ impl<'a> CodeReader<'a> {
         }
         let mut bytes = Vec::new();
         wide_from_int(tag, self.number, last.bytes, &mut bytes);
-        let value = || to_value(RawRef { tag, bytes: &bytes }, offset);
-        let code = self
-            .interner
-            .code_of_bytes(tag, &bytes, &mut self.values, value)?;
+        let code = self.interner.code_of_bytes(tag, &bytes);
+        let code = code.ok_or(ColumnError::InvalidUtf8 { offset })?;
         if self.seen.is_empty() {
             self.seen.resize(CACHED_SUMS_MAX, None);
         }
@@ -231,15 +224,7 @@ impl<'a> CodeReader<'a> {
 
     fn finish(self, count: usize) -> ColumnBlock {
         let presence = self.presence.finish();
-        let data = match self.values.len() {
-            0 => BlockData::Missing,
-            1 => BlockData::Constant(self.values.into_iter().next().unwrap_or_default()),
-            _ => BlockData::Dictionary {
-                codes: self.codes,
-                values: self.values,
-            },
-        };
-        ColumnBlock::from_parts(count, data, presence)
+        ColumnBlock::from_parts(count, dictionary(self.codes, self.interner), presence)
     }
 }
 

@@ -102,12 +102,11 @@ fn decode_stream<'a>(
 }
 
 fn has_scalars(block: &ColumnBlock) -> bool {
-    let is_scalar = |value: &Value| !matches!(value, Value::Document(_) | Value::Array(_));
+    let is_scalar = |value| !matches!(value, ValueRef::Document(_) | ValueRef::Array(_));
     match block.data() {
-        BlockData::Constant(value) => is_scalar(value),
-        BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => {
-            values.iter().all(is_scalar)
-        }
+        BlockData::Constant(value) => is_scalar(value.as_ref()),
+        BlockData::Dictionary { values, .. } => values.iter().all(is_scalar),
+        BlockData::Mixed(values) => values.iter().map(Value::as_ref).all(is_scalar),
         _ => true,
     }
 }

@@ -457,7 +457,7 @@ fn see_column(seen: &mut Seen, column: &ColumnBlock, block: &MeasurementBlock) {
                 }
             });
             let values = values.iter().zip(used).filter(|(_, used)| *used);
-            values.for_each(|(value, _)| seen.see(value.as_ref(), 0));
+            values.for_each(|(value, _)| seen.see(value, 0));
         }
         BlockData::Mixed(_) => block
             .selection

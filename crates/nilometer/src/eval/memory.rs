@@ -1,19 +1,10 @@
 //! Memory use of values, for stages that buffer values under a limit.
 
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::{ObjectId, Value, ValueRef};
 
 /// Returns the bytes a value occupies on the heap; shared bytes count for each owner.
 pub fn memory_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) | Value::Code(text) | Value::Symbol(text) => text.len(),
-        Value::Document(doc) => doc.as_bytes().len(),
-        Value::Array(array) => array.as_ref().as_document().as_bytes().len(),
-        Value::Binary(binary) => binary.bytes.len(),
-        Value::Regex(regex) => regex.pattern.len() + regex.options.len(),
-        Value::DbPointer(pointer) => pointer.namespace.len() + size_of_val(pointer.as_ref()),
-        Value::CodeWithScope(code) => code.code.len() + code.scope.as_bytes().len(),
-        _ => 0,
-    }
+    value_bytes(value.as_ref())
 }
 
 /// Returns the bytes of a value outside its own size.
@@ -23,7 +14,9 @@ pub fn value_bytes(value: ValueRef<'_>) -> usize {
         ValueRef::Document(doc) => doc.as_bytes().len(),
         ValueRef::Array(array) => array.as_document().as_bytes().len(),
         ValueRef::Binary { bytes, .. } => bytes.len(),
-        ValueRef::Regex { pattern, .. } => pattern.len(),
+        ValueRef::Regex { pattern, options } => pattern.len() + options.len(),
+        ValueRef::DbPointer { namespace, .. } => namespace.len() + size_of::<ObjectId>(),
+        ValueRef::CodeWithScope { code, scope } => code.len() + scope.as_bytes().len(),
         _ => 0,
     }
 }

@@ -1,8 +1,9 @@
 //! `$push` and `$addToSet`: null is kept, missing is skipped.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, Hasher};
 
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use nilometer_bson::order::hash_with;
 use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef};
 
@@ -51,8 +52,9 @@ impl PushState {
 pub struct ValueSet {
     collation: Collation,
     values: Vec<Value>,
-    /// Positions in `values`, by hash.
-    by_hash: HashMap<u64, Vec<usize>>,
+    hasher: RandomState,
+    /// Hashes and positions in `values`.
+    places: HashTable<(u64, usize)>,
     bytes: usize,
 }
 
@@ -70,16 +72,16 @@ impl ValueSet {
         if value.is_missing() {
             return;
         }
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = self.hasher.build_hasher();
         hash_with(value, self.collation.collator(), &mut hasher);
-        let alike = self.by_hash.entry(hasher.finish()).or_default();
-        let known = alike.iter().any(|at| {
-            self.values
-                .get(*at)
-                .is_some_and(|known| self.collation.compare(known.as_ref(), value).is_eq())
+        let hash = hasher.finish();
+        let is_equal = |known: &Value| self.collation.compare(known.as_ref(), value).is_eq();
+        let known = self.places.find(hash, |(other, at)| {
+            *other == hash && self.values.get(*at).is_some_and(is_equal)
         });
-        if !known {
-            alike.push(self.values.len());
+        if known.is_none() {
+            let place = (hash, self.values.len());
+            self.places.insert_unique(hash, place, |(hash, _)| *hash);
             let value = value.to_value();
             self.bytes += memory_bytes(&value) + size_of::<Value>() + SET_ENTRY_BYTES;
             self.values.push(value);

@@ -21,7 +21,7 @@ use nilometer_bson::{Document, Value};
 use super::{SetWindowFields, WindowFunction};
 use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
-use crate::eval::{EvalContext, memory_bytes};
+use crate::eval::{EvalContext, memory_bytes, value_bytes};
 
 /// The columns of an incomplete partition.
 #[derive(Debug, Default)]
@@ -134,8 +134,8 @@ impl PartitionColumns {
                     continue;
                 };
                 if !has_inline_values(argument) {
-                    let values = rows.clone().map(|at| argument.to_value(at));
-                    self.bytes += values.map(|value| memory_bytes(&value)).sum::<usize>();
+                    let values = rows.clone().map(|at| argument.value(at));
+                    self.bytes += values.map(value_bytes).sum::<usize>();
                 }
                 taken.append(argument, rows.clone());
             }
@@ -210,9 +210,11 @@ fn has_inline_values(column: &ColumnBlock) -> bool {
     let is_short = |value: &Value| memory_bytes(value) == 0;
     match column.data() {
         BlockData::Constant(value) => is_short(value),
-        BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => {
-            values.iter().all(is_short)
+        BlockData::Dictionary { values, .. } => {
+            let values = values.as_values();
+            values.is_some_and(|values| values.iter().all(is_short))
         }
+        BlockData::Mixed(values) => values.iter().all(is_short),
         _ => true,
     }
 }

@@ -85,7 +85,11 @@ const COLUMN_BYTES: usize = size_of::<Column>() + size_of::<BoundPlaces>() + siz
 /// Returns the memory of a decoded column.
 fn decoded_bytes(block: &ColumnBlock) -> usize {
     let values = match block.data() {
-        BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => values.as_slice(),
+        BlockData::Dictionary { values, .. } => match values.as_values() {
+            Some(values) => values,
+            None => return block.size_bytes() + values.text_bytes(),
+        },
+        BlockData::Mixed(values) => values,
         BlockData::Constant(value) => std::slice::from_ref(value),
         _ => &[],
     };

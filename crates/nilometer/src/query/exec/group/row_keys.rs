@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nilometer_bson::block::{BlockData, ColumnBlock};
+use nilometer_bson::document::write_value;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::Table;
@@ -108,8 +109,10 @@ struct PartNumbers {
     kind: Option<Kind>,
     /// By number: the bits and the number of the date that followed last. Buckets of many series have the same times.
     next_dates: Vec<Option<(u64, u32)>>,
-    /// Values of other types, and of mixed columns, as BSON.
+    /// Values of other types, and of mixed columns, by type and BSON.
     others: HashMap<Box<[u8]>, u32, RandomState>,
+    /// Buffer of such a key.
+    key: Vec<u8>,
     /// Numbers of results, as BSON: several values may give the same one.
     of_results: HashMap<Box<[u8]>, u32, RandomState>,
     results: Vec<Value>,
@@ -162,13 +165,15 @@ impl PartNumbers {
 
     /// Returns the number of the result for a value.
     fn of_other(&mut self, value: ValueRef<'_>, result: &Results<'_, '_>) -> Result<u32> {
-        let key = bson(value);
-        if let Some(number) = self.others.get(key.as_bytes()) {
+        self.key.clear();
+        self.key.push(value.type_code());
+        write_value(&mut self.key, value);
+        if let Some(number) = self.others.get(self.key.as_slice()) {
             return Ok(*number);
         }
         let number = self.of_new(value, result)?;
-        self.bytes += 2 * key.as_bytes().len();
-        self.others.insert(key.as_bytes().into(), number);
+        self.bytes += 2 * self.key.len();
+        self.others.insert(self.key.as_slice().into(), number);
         Ok(number)
     }
 

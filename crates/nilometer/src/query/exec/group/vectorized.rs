@@ -623,7 +623,7 @@ fn add_column(
     Ok(())
 }
 
-/// Adds values to a set, most repeated numbers and dates only once.
+/// Adds values to a set, most repeated values of one type only once.
 fn add_distinct(
     spec: &AccumulatorSpec,
     state: &mut AccumulatorState,
@@ -644,6 +644,7 @@ fn add_distinct(
             BlockData::ShortInt64(values) => values.get(row).map(|value| i64::from(*value) as u64),
             BlockData::Double(values) => values.get(row).map(|value| value.to_bits()),
             BlockData::DateTime(values) => values.get(row).map(|value| *value as u64),
+            BlockData::Dictionary { codes, .. } => codes.get(row).map(|code| u64::from(*code)),
             _ => None,
         };
         if let Some(bits) = bits

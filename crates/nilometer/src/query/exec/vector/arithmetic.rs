@@ -265,7 +265,7 @@ impl<'b, 'c> Rows<'b, 'c> {
         match column.data() {
             BlockData::Constant(value) => of_all = Some(holds(value.as_ref())),
             BlockData::Dictionary { values, .. } => {
-                of_codes = values.iter().map(|value| holds(value.as_ref())).collect();
+                of_codes = values.iter().map(holds).collect();
             }
             BlockData::Mixed(_) | BlockData::Missing => {}
             _ if matches!(constant, Value::Null) => {

@@ -317,14 +317,14 @@ fn select_on_column(
         })),
         BlockData::Constant(value) => select_coded(
             column,
-            std::slice::from_ref(value),
+            std::iter::once(value.as_ref()),
             |_| 0,
             passes,
             selection,
         ),
         BlockData::Dictionary { codes, values } => {
             let code = |row: u32| codes.get(row as usize).map_or(0, |code| *code as usize);
-            select_coded(column, values, code, passes, selection)
+            select_coded(column, values.iter(), code, passes, selection)
         }
         BlockData::Mixed(values) if values.iter().any(is_array) => Ok(None),
         _ => {
@@ -416,20 +416,18 @@ fn select_by_first(
 }
 
 /// Tests each distinct value once.
-fn select_coded(
+fn select_coded<'v>(
     column: &ColumnBlock,
-    values: &[Value],
+    values: impl Iterator<Item = ValueRef<'v>> + Clone,
     code: impl Fn(u32) -> usize,
     passes: impl Fn(ValueRef<'_>) -> Result<bool>,
     selection: &Selection,
 ) -> Result<Option<Selection>> {
-    if values.iter().any(is_array) {
+    let is_array = |value| matches!(value, ValueRef::Array(_));
+    if values.clone().any(is_array) {
         return Ok(None);
     }
-    let verdicts: Vec<bool> = values
-        .iter()
-        .map(|value| passes(value.as_ref()))
-        .collect::<Result<_>>()?;
+    let verdicts: Vec<bool> = values.map(&passes).collect::<Result<_>>()?;
     let gaps = !column.is_all_present();
     let missing = gaps && passes(ValueRef::Missing)?;
     let all_are =
