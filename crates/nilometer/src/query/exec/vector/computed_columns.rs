@@ -19,11 +19,12 @@ use nilometer_bson::column::values_at_path;
 use nilometer_bson::{ObjectId, Value, ValueRef};
 
 use super::arithmetic::{computed_for_all, has_kernels};
+use super::distinct_rows::DistinctRows;
 use super::filter::narrowed;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::{Dependencies, Expression};
-use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
+use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::pipeline::{ProjectStage, is_field, with_names};
 use crate::query::planner::physical::is_constant;
@@ -87,17 +88,21 @@ pub(crate) fn with_results<'p>(
     Ok(Some(with_columns(block, columns, fields)))
 }
 
-/// Expands values of the selected rows to a column of the whole bucket.
+/// Expands values of the selected rows, in the order of the selection, to a column of the whole bucket.
 fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
-    if block.is_whole() {
-        return values;
+    match block.is_whole() {
+        true => values,
+        false => values.select(&in_rows(block, 0..)),
     }
-    // Rows outside the selection have no value: their index lies beyond the end.
-    let mut places = vec![u32::MAX; block.bucket.count() as usize];
-    for (at, row) in (0..).zip(block.selection.to_vec()) {
-        places[row as usize] = at;
+}
+
+/// Returns numbers of the selected rows by row; a number beyond all others for those outside the selection.
+fn in_rows(block: &MeasurementBlock, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let mut by_row = vec![u32::MAX; block.bucket.count() as usize];
+    for (number, row) in numbers.into_iter().zip(block.selection.to_vec()) {
+        by_row[row as usize] = number;
     }
-    values.select(&places)
+    by_row
 }
 
 /// True if a computed field has the same position in every measurement as its column among the columns: that of
@@ -155,13 +160,39 @@ pub(crate) fn column_of(
         .into_iter()
         .map(Arc::from)
         .collect();
-    let narrow = narrowed(block, fields);
-    let mut values = vec![Value::Missing; count];
-    let rows = narrow.to_rows()?;
-    for (row, document) in block.selection.to_vec().into_iter().zip(rows) {
-        values[row as usize] = expression.evaluate(document.as_ref(), &cx.eval)?;
+    let mut columns = Vec::new();
+    for name in &fields {
+        columns.extend(block.column(name)?.map(Arc::clone));
     }
-    Ok(Some(Arc::new(ColumnBlock::from_values(&values))))
+    let narrow = narrowed(block, fields);
+    let distinct = DistinctRows::of(columns.iter().map(|column| &**column), &block.selection);
+    let column = match distinct {
+        Some(rows) => {
+            let first = Selection::Rows(rows.first);
+            let results =
+                ColumnBlock::from_values(&evaluate_rows(expression, &narrow, &first, cx)?);
+            results.select(&in_rows(block, rows.numbers))
+        }
+        None => {
+            let results = evaluate_rows(expression, &narrow, &block.selection, cx)?;
+            in_places(block, ColumnBlock::from_values(&results))
+        }
+    };
+    Ok(Some(Arc::new(column)))
+}
+
+/// Evaluates an expression on the documents of some rows.
+fn evaluate_rows(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    rows: &Selection,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Value>> {
+    let documents = block.rows_of(rows)?;
+    let results = documents
+        .iter()
+        .map(|document| expression.evaluate(document.as_ref(), &cx.eval));
+    results.collect()
 }
 
 /// A bucket with computed columns.

@@ -10,6 +10,7 @@
 //! rows_before       rows that may sort before a key
 //! functions         parts of dates, rounding and other functions over whole columns
 //! time_rank         the best row of a run by time; what a sort with a limit may skip
+//! distinct_rows     rows with the same values in some columns
 //! computed_columns  $addFields and $project: results become columns of the block
 //! ```
 //!
@@ -21,6 +22,7 @@ pub(crate) mod block_selection;
 pub(crate) mod block_steps;
 pub mod compare;
 pub(crate) mod computed_columns;
+mod distinct_rows;
 pub mod filter;
 mod functions;
 pub(crate) mod rows_before;
