@@ -102,6 +102,11 @@ impl Extreme {
                     }
                 }
             }
+            (Self::Scalar(known), value) => {
+                if side.is_better(collation.compare(value, known.as_ref())) {
+                    *self = Self::of(value);
+                }
+            }
             (known, value) => {
                 // Different kinds occur only in raw buckets with a mixed schema.
                 let found = collation.compare(value, known.to_value().as_ref());
