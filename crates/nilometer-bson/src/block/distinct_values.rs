@@ -7,6 +7,7 @@
 //! ```
 
 use std::hash::BuildHasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -36,12 +37,8 @@ struct Strings {
 impl Strings {
     /// Returns the string with a code.
     fn get(&self, code: usize) -> Option<&str> {
-        let start = match code.checked_sub(1) {
-            Some(before) => *self.ends.get(before)?,
-            None => 0,
-        };
-        let end = *self.ends.get(code)?;
-        self.text.get(start as usize..end as usize)
+        let place = place_of(&self.ends, code)?;
+        self.text.get(place.start as usize..place.end as usize)
     }
 }
 
@@ -124,19 +121,13 @@ impl DistinctValues {
 pub(crate) struct Interner {
     hasher: RandomState,
     codes: HashTable<u32>,
-    /// By code.
-    entries: Vec<Entry>,
+    /// The type of each value, by code.
+    tags: Vec<u8>,
+    /// Where its bytes end.
+    ends: Vec<usize>,
     /// The text of strings, and the BSON of other values.
     bytes: Vec<u8>,
-    has_others: bool,
     buffer: Vec<u8>,
-}
-
-/// A distinct value: its type, and where its bytes end.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    tag: u8,
-    end: usize,
 }
 
 impl Interner {
@@ -165,49 +156,45 @@ impl Interner {
         let Self {
             hasher,
             codes,
-            entries,
+            tags,
+            ends,
             bytes: known,
             ..
         } = self;
         let hash = hasher.hash_one(bytes);
         let is_this = |code: &u32| {
-            entry(entries, known, *code)
-                .is_some_and(|(other, stored)| other == tag && stored == bytes)
+            tags.get(*code as usize) == Some(&tag) && bytes_of(ends, known, *code) == bytes
         };
         if let Some(code) = codes.find(hash, is_this) {
             return *code;
         }
-        let code = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        let code = u32::try_from(tags.len()).unwrap_or(u32::MAX);
         known.extend_from_slice(bytes);
-        entries.push(Entry {
-            tag,
-            end: known.len(),
-        });
+        tags.push(tag);
+        ends.push(known.len());
         codes.insert_unique(hash, code, |code| {
-            let stored = entry(entries, known, *code);
-            hasher.hash_one(stored.map_or(&[][..], |(_, stored)| stored))
+            hasher.hash_one(bytes_of(ends, known, *code))
         });
-        self.has_others |= tag != type_code::STRING;
         code
     }
 
     /// Returns the values of a block of `len` positions.
     pub(crate) fn finish(self, len: usize) -> DistinctValues {
-        let may_be_text = !self.has_others && !repeats(self.entries.len(), len);
-        if may_be_text && u32::try_from(self.bytes.len()).is_ok() {
-            let ends = self.entries.iter().map(|entry| entry.end as u32);
+        let are_strings = self.tags.iter().all(|tag| *tag == type_code::STRING);
+        let is_text = are_strings && !repeats(self.tags.len(), len);
+        if is_text && u32::try_from(self.bytes.len()).is_ok() {
+            let ends = self.ends.iter().map(|end| *end as u32);
             let text = String::from_utf8(self.bytes).expect("the bytes of strings are text");
             return DistinctValues(Form::Strings(Arc::new(Strings {
                 text: text.into(),
                 ends: ends.collect(),
             })));
         }
-        let codes = 0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        let values = codes.map(|code| {
-            let (tag, bytes) = entry(&self.entries, &self.bytes, code)?;
-            Some(match tag {
+        let values = (0..).zip(&self.tags).map(|(code, tag)| {
+            let bytes = bytes_of(&self.ends, &self.bytes, code);
+            Some(match *tag {
                 type_code::STRING => Value::String(std::str::from_utf8(bytes).ok()?.into()),
-                _ => decode_value(tag, bytes)?.to_value(),
+                tag => decode_value(tag, bytes)?.to_value(),
             })
         });
         DistinctValues(Form::Values(
@@ -221,15 +208,19 @@ fn repeats(values: usize, len: usize) -> bool {
     values <= len / 2
 }
 
-/// Returns the type and the bytes of a code.
-fn entry<'b>(entries: &[Entry], bytes: &'b [u8], code: u32) -> Option<(u8, &'b [u8])> {
-    let code = code as usize;
+/// Returns where the bytes of a code begin and end.
+fn place_of<T: Copy + Default>(ends: &[T], code: usize) -> Option<Range<T>> {
     let start = match code.checked_sub(1) {
-        Some(before) => entries.get(before)?.end,
-        None => 0,
+        Some(before) => *ends.get(before)?,
+        None => T::default(),
     };
-    let entry = entries.get(code)?;
-    Some((entry.tag, bytes.get(start..entry.end)?))
+    Some(start..*ends.get(code)?)
+}
+
+/// Returns the bytes of a code.
+fn bytes_of<'b>(ends: &[usize], bytes: &'b [u8], code: u32) -> &'b [u8] {
+    let place = place_of(ends, code as usize);
+    place.and_then(|place| bytes.get(place)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -90,9 +90,9 @@ pub(crate) fn with_results<'p>(
 
 /// Expands values of the selected rows, in the order of the selection, to a column of the whole bucket.
 fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
-    match block.is_whole() {
-        true => values,
-        false => values.select(&in_rows(block, 0..)),
+    match block.selection {
+        Selection::Range(_) if block.is_whole() => values,
+        _ => values.select(&in_rows(block, 0..)),
     }
 }
 
@@ -162,11 +162,10 @@ pub(crate) fn column_of(
         .collect();
     let mut columns = Vec::new();
     for name in &fields {
-        columns.extend(block.column(name)?.map(Arc::clone));
+        columns.extend(block.column(name)?.map(|column| &**column));
     }
     let narrow = narrowed(block, fields);
-    let distinct = DistinctRows::of(columns.iter().map(|column| &**column), &block.selection);
-    let column = match distinct {
+    let column = match DistinctRows::of(columns.into_iter(), &block.selection) {
         Some(rows) => {
             let first = Selection::Rows(rows.first);
             let results =
